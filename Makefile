@@ -1,0 +1,29 @@
+# Each target is one line; `make help` lists them.
+CARGO ?= cargo
+TRACE ?= tools/kbtp/data/sample_trace.jsonl
+RUNFLAGS ?=
+BENCHFLAGS ?=
+
+.PHONY: help run test lint fmt bench doc man completions build clean
+help: ## List the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+build: ## Build everything, optimised
+	$(CARGO) build --workspace --release --locked
+run: ## Start agent and target, replay a trace against them, stop them (TRACE=FILE, RUNFLAGS="--json")
+	$(CARGO) run --quiet --release --locked -p kbtp -- demo "$(TRACE)" $(RUNFLAGS)
+test: ## Run every test
+	$(CARGO) nextest run --workspace --locked --no-fail-fast && $(CARGO) test --workspace --locked --doc --quiet
+lint: ## Formatting, clippy, documentation, and the checks of the tree itself
+	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check
+fmt: ## Format the tree
+	$(CARGO) fmt --all
+bench: ## Load and store beside the limits of this machine, measured in the same run (BENCHFLAGS="--json")
+	$(CARGO) build --quiet --release --locked -p kbtp -p kbtp-bench && $(CARGO) run --quiet --release --locked -p kbtp-bench -- $(BENCHFLAGS)
+doc: ## Build the API documentation
+	$(CARGO) doc --workspace --no-deps --locked
+man: ## Write the man pages to target/man
+	$(CARGO) run --quiet --release --locked -p kbtp -- man --dir target/man
+completions: ## Write shell completions to target/completions
+	mkdir -p target/completions && for s in bash zsh fish; do $(CARGO) run --quiet --release --locked -p kbtp -- completions $$s > target/completions/kbtp.$$s; done
+clean: ## Remove what was built
+	$(CARGO) clean
