@@ -159,12 +159,8 @@ pub trait Stream {
     ///
     /// # Errors
     /// [`PostError`]: nothing was posted.
-    fn post(
-        &mut self,
-        id: WorkId,
-        work: &WorkRequest<'_>,
-        signaled: bool,
-    ) -> Result<(), PostError>;
+    fn post(&mut self, id: WorkId, work: &WorkRequest<'_>, signaled: bool)
+    -> Result<(), PostError>;
 
     /// Moves octets both ways as far as they go without waiting, and runs the timers due at `now`.
     /// Returns whether anything moved.

@@ -29,6 +29,10 @@ impl Time {
 
 /// What may be done with a registered buffer through its STag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "rights are independent of each other: every combination means something"
+)]
 pub struct Access {
     /// The peer may RDMA Read it.
     pub remote_read: bool,
