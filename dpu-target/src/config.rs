@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The port a target listens on by default. It is not assigned by IANA; any other will do.
-pub const DEFAULT_PORT: u16 = 7470;
+pub const DEFAULT_PORT: u16 = 7471;
 
 /// The port of the admin endpoint by default.
 pub const DEFAULT_ADMIN_PORT: u16 = 7480;
@@ -196,7 +196,7 @@ pub struct TargetConfig {
     pub blocks: u64,
     /// Handles of the table; none given: four for each block.
     pub handles: Option<u64>,
-    /// Blocks an initiator that names no quota is granted; none given: a sixteenth of the pool.
+    /// Blocks an initiator that names no quota is granted; none given: a quarter of the pool.
     pub default_quota: Option<u64>,
     /// How long an initiator may hold a ticket before it binds it (draft, section 3.4).
     #[serde(deserialize_with = "de_duration")]
@@ -234,12 +234,15 @@ impl Default for TargetConfig {
             )],
             workers: None,
             block_size: 64 * 1024,
-            blocks: 16 * 1024,
+            blocks: 1024,
             handles: None,
             default_quota: None,
             ticket_timeout: Duration::from_secs(5),
             lease: Lease::For(Duration::from_mins(5)),
-            direct: DirectConfig::default(),
+            direct: DirectConfig {
+                load: true,
+                alloc: true,
+            },
             credits: 64,
             max_inline: 4096,
             tenants: Vec::new(),
@@ -282,11 +285,11 @@ impl TargetConfig {
             .unwrap_or_else(|| self.blocks.saturating_mul(4))
     }
 
-    /// The quota of an initiator that wants none in particular: what is set, or a sixteenth of the pool.
+    /// The quota of an initiator that wants none in particular: what is set, or a quarter of the pool.
     #[must_use]
     pub fn quota_default(&self) -> u64 {
         self.default_quota
-            .unwrap_or_else(|| (self.blocks / 16).max(1))
+            .unwrap_or_else(|| (self.blocks / 4).max(1))
     }
 
     /// Workers for a machine with this many cores.

@@ -11,8 +11,9 @@ pub struct UnitError {
     remedy: &'static str,
 }
 
-const SIZE_REMEDY: &str = "write octets, or a number with B, KiB, MiB, GiB or TiB, such as 64KiB";
-const DURATION_REMEDY: &str = "write a number with us, ms, s, min, h or d, such as 500ms";
+const SIZE_REMEDY: &str =
+    "write octets, or a number with KiB, MiB, GiB or TiB (K, M, G, T), such as 64KiB";
+const DURATION_REMEDY: &str = "write a number with us, ms, s, m, h or d, such as 500ms";
 
 const SIZES: &[(&str, u64)] = &[
     ("", 1),
@@ -21,6 +22,10 @@ const SIZES: &[(&str, u64)] = &[
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
     ("TiB", 1 << 40),
+    ("K", 1 << 10),
+    ("M", 1 << 20),
+    ("G", 1 << 30),
+    ("T", 1 << 40),
 ];
 
 const DURATIONS: &[(&str, u64)] = &[
@@ -28,6 +33,7 @@ const DURATIONS: &[(&str, u64)] = &[
     ("ms", 1_000),
     ("s", 1_000_000),
     ("min", 60_000_000),
+    ("m", 60_000_000),
     ("h", 3_600_000_000),
     ("d", 86_400_000_000),
 ];
@@ -74,7 +80,7 @@ pub fn parse_duration_us(text: &str) -> Result<u64, UnitError> {
 #[must_use]
 pub fn format_size(octets: u64) -> String {
     for (name, scale) in SIZES.iter().rev() {
-        if *scale > 1 && octets >= *scale && octets.is_multiple_of(*scale) {
+        if name.len() > 1 && octets >= *scale && octets.is_multiple_of(*scale) {
             return format!("{}{name}", octets / scale);
         }
     }
@@ -143,6 +149,8 @@ mod tests {
             ("4096", 4096),
             ("2 GiB", 2 << 30),
             ("7b", 7),
+            ("64k", 65_536),
+            ("1G", 1 << 30),
         ] {
             assert_eq!(parse_size(text), Ok(octets), "{text}");
         }
@@ -158,6 +166,7 @@ mod tests {
     fn durations_need_a_unit() {
         assert_eq!(parse_duration_us("500ms"), Ok(500_000));
         assert_eq!(parse_duration_us("2 min"), Ok(120_000_000));
+        assert_eq!(parse_duration_us("5m"), Ok(300_000_000));
         assert!(parse_duration_us("5").is_err());
         let said = parse_duration_us("5 parsecs").unwrap_err().to_string();
         assert!(
