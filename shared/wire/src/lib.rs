@@ -8,7 +8,11 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod ddp;
+mod fixed;
 mod ids;
+pub mod mpa;
+pub mod rdmap;
 
 pub use ids::{
     BlockOffset, ByteLen, Generation, Handle, RequestId, SlotOffset, Stag, TaggedOffset, Ticket,
