@@ -1,0 +1,63 @@
+//! Every bound of this crate, with its reason.
+
+/// Smallest block: a page, so that a Block Offset has twelve zero bits and never looks like an empty slot.
+pub const BLOCK_SIZE_MIN: u32 = 4 << 10;
+
+/// Largest block: above it a zeroing or a copy would hold a worker for milliseconds.
+pub const BLOCK_SIZE_MAX: u32 = 16 << 20;
+
+/// Most blocks: a Slot Offset has n + 4 bits and the ring's Add Mask bit n + 3 must stay below bit 31 (draft, 3.3).
+pub const BLOCKS_MAX: u32 = 1 << 27;
+
+/// Most handles: 64 GiB of table.
+pub const HANDLES_MAX: u64 = 1 << 32;
+
+/// Fewest handles of a granule, the unit in which handle ranges are given out.
+pub const GRANULE_HANDLES_MIN: u64 = 64;
+
+/// Most granules: the map from granule to trust domain is an array of this many words, 4 MiB.
+pub const GRANULES_MAX: u64 = 1 << 20;
+
+/// Most handle ranges alive at once, with or without a session: each has a record in the metadata region.
+pub const RANGES_MAX: u32 = 1 << 14;
+
+/// Octets of a range record; holds the longest tenant name.
+pub const RANGE_RECORD_LEN: u64 = 512;
+
+/// Most tenants: they are searched once a session.
+pub const TENANTS_MAX: usize = 4096;
+
+/// Longest tenant name, in octets.
+pub const TENANT_NAME_MAX: usize = 255;
+
+/// Most partitions of DIRECT_ALLOC sessions at once: each has a Head and a Tail in the metadata region.
+pub const PARTITIONS_MAX: u32 = 256;
+
+/// Request Credits of a session that wants the default: enough to fill a 25 Gb/s link with 64 KiB blocks at 1 ms.
+pub const CREDITS_DEFAULT: u16 = 64;
+
+/// Most Request Credits of a session: bounds its memory and the scan for earlier requests on a handle.
+pub const CREDITS_MAX: u16 = 1024;
+
+/// Operation slots per credit. A load leaves its slot when the stream no longer needs the block, which may be after
+/// the initiator saw the completion and sent again.
+pub const OPS_PER_CREDIT: usize = 2;
+
+/// Max Inline of a session that wants no particular one.
+pub const INLINE_DEFAULT: u32 = 4096;
+
+/// Largest Max Inline: inline data is copied, and one receive holds it whole.
+pub const INLINE_MAX: u32 = 64 << 10;
+
+/// How long an ALLOC_STORE waits for a block within the quota before NO_SPACE: the blocks of its quota are held by
+/// loads that other initiators are slow to take.
+pub const BLOCK_WAIT_MS: u64 = 1_000;
+
+/// How often a parked allocation looks again, in nanoseconds: the free it waits for is a few stores away.
+pub const PARK_RETRY_NS: u64 = 20_000;
+
+/// How often a partition that cannot be dissolved yet, or an abandoned ticket whose block has not come, is looked at.
+pub const SETTLE_RETRY_MS: u64 = 10;
+
+/// Deferred slot writes kept without growing the list; it grows up to the number of blocks.
+pub const DEFERRED_RESERVE: usize = 256;
