@@ -1,16 +1,18 @@
 //! What all workers of a target share.
 
 use crate::{Pool, Stats};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The pool and the counters of a target: shared by reference among its workers, never locked.
+/// The pool and the counters of a target: shared by reference among its workers, never locked. A worker that counts
+/// for itself has its own [`view`](Self::view).
 #[derive(Debug)]
 pub struct Shared {
     /// Pool, block table, rings.
-    pub pool: Pool,
-    /// What was done, for metrics.
+    pub pool: Arc<Pool>,
+    /// What was done through this view, for metrics.
     pub stats: Stats,
-    draining: AtomicBool,
+    draining: Arc<AtomicBool>,
 }
 
 impl Shared {
@@ -18,9 +20,19 @@ impl Shared {
     #[must_use]
     pub fn new(pool: Pool) -> Self {
         Self {
-            pool,
+            pool: Arc::new(pool),
             stats: Stats::default(),
-            draining: AtomicBool::new(false),
+            draining: Arc::new(AtomicBool::new(false)),
+        }
+    }
+
+    /// The same target with counters of its own, so that workers do not count on each other's cache lines.
+    #[must_use]
+    pub fn view(&self) -> Self {
+        Self {
+            pool: Arc::clone(&self.pool),
+            stats: Stats::default(),
+            draining: Arc::clone(&self.draining),
         }
     }
 

@@ -7,8 +7,10 @@ const OPCODES: usize = 9;
 /// Statuses of P7.
 const STATUSES: usize = 16;
 
-/// Plain counters; each is exact, several read together need not be of one moment.
+/// Plain counters; each is exact, several read together need not be of one moment. Aligned so that the counters of two
+/// workers never share a cache line (common processors fetch lines in pairs).
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Stats {
     by_status: [[AtomicU64; STATUSES]; OPCODES],
     /// Octets of blocks sent to initiators.
