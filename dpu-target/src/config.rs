@@ -168,6 +168,10 @@ pub struct LimitsConfig {
     /// How long a drain waits for requests in flight before it closes the streams anyway.
     #[serde(deserialize_with = "de_duration")]
     pub drain_timeout: Duration,
+    /// How long a drain goes on answering SHUTTING_DOWN before it closes streams that have nothing in flight: what
+    /// is on its way then learns why, instead of meeting a closed stream.
+    #[serde(deserialize_with = "de_duration")]
+    pub drain_linger: Duration,
 }
 
 impl Default for LimitsConfig {
@@ -177,6 +181,7 @@ impl Default for LimitsConfig {
             half_open: limits::HALF_OPEN_DEFAULT,
             handshake_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
+            drain_linger: Duration::from_millis(250),
         }
     }
 }
@@ -545,6 +550,16 @@ impl TargetConfig {
             "no handshake could start, or strangers could hold too much memory",
             "take 1 to 65536",
         )?;
+        check(
+            self.limits.drain_linger <= self.limits.drain_timeout,
+            "limits.drain_linger",
+            format!("{}ms", self.limits.drain_linger.as_millis()),
+            "longer than the whole drain may take",
+            format!(
+                "take at most limits.drain_timeout = {}ms",
+                self.limits.drain_timeout.as_millis()
+            ),
+        )?;
         for (key, d) in [
             ("limits.handshake_timeout", self.limits.handshake_timeout),
             ("limits.drain_timeout", self.limits.drain_timeout),
@@ -579,6 +594,21 @@ mod tests {
         let config: TargetConfig = toml::from_str("").unwrap();
         assert_eq!(config, TargetConfig::default());
         config.validate().unwrap();
+    }
+
+    #[test]
+    fn the_documented_file_states_the_defaults_and_every_key() {
+        let text = include_str!("../../docs/target.toml");
+        let config: TargetConfig = toml::from_str(text).unwrap();
+        assert_eq!(config, TargetConfig::default());
+        // A field of the struct is a key in the text, commented out or not.
+        let fields = format!("{config:?}");
+        for field in fields
+            .split([' ', '{', ','])
+            .filter_map(|w| w.strip_suffix(':'))
+        {
+            assert!(text.contains(field), "{field} is not documented");
+        }
     }
 
     #[test]
@@ -684,6 +714,9 @@ mod tests {
             ("spin.max", |c| c.spin.max = Duration::from_secs(1)),
             ("limits.sessions", |c| c.limits.sessions = 0),
             ("limits.half_open", |c| c.limits.half_open = 0),
+            ("limits.drain_linger", |c| {
+                c.limits.drain_linger = Duration::from_secs(11);
+            }),
             ("limits.handshake_timeout", |c| {
                 c.limits.handshake_timeout = Duration::ZERO;
             }),

@@ -1,0 +1,389 @@
+//! The admin endpoint's sockets: one thread, one epoll, at most [`limits::ADMIN_CONNECTIONS`] connections, each with a
+//! bounded head and a bounded life.
+
+use super::clock::Clock;
+use crate::http::{self, Head, Status};
+use crate::inbox::Inbox;
+use crate::limits;
+use kbtp_fabric::Time;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+
+/// Where the answers come from. Called on the admin thread, so it may take a lock or wait briefly for the workers.
+pub(crate) trait Answers {
+    /// Whether the target serves at all.
+    fn healthy(&self) -> Result<(), String>;
+    /// Whether it takes new sessions.
+    fn ready(&self) -> Result<(), String>;
+    /// Prometheus text.
+    fn metrics(&self) -> String;
+    /// JSON.
+    fn status(&self) -> String;
+}
+
+/// Told to the admin thread through its inbox.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AdminCommand {
+    /// End.
+    Stop,
+}
+
+const LISTENER: u64 = u64::MAX;
+const INBOX: u64 = u64::MAX - 1;
+
+#[derive(Debug)]
+enum State {
+    /// Octets of the head so far.
+    Head(Vec<u8>),
+    /// The response, and how much of it is out.
+    Reply(Vec<u8>, usize),
+    /// All is out; waiting for the client's close, so that a reset does not overtake the response.
+    Closing,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: TcpStream,
+    state: State,
+    deadline: Time,
+}
+
+/// The endpoint, ready to run.
+#[derive(Debug)]
+pub(crate) struct AdminServer {
+    listener: TcpListener,
+    inbox: Inbox<AdminCommand>,
+    epoll: Epoll,
+    slots: Vec<Option<Connection>>,
+    accepting: bool,
+    clock: Clock,
+}
+
+impl AdminServer {
+    /// # Errors
+    /// If the system has no epoll to give.
+    pub(crate) fn new(
+        listener: TcpListener,
+        inbox: Inbox<AdminCommand>,
+        clock: Clock,
+    ) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        epoll.add(
+            inbox.descriptor(),
+            EpollEvent::new(EpollFlags::EPOLLIN, INBOX),
+        )?;
+        Ok(Self {
+            listener,
+            inbox,
+            epoll,
+            slots: (0..limits::ADMIN_CONNECTIONS).map(|_| None).collect(),
+            accepting: true,
+            clock,
+        })
+    }
+
+    /// Serves until told to stop.
+    pub(crate) fn run(mut self, answers: &impl Answers) {
+        let mut events = [EpollEvent::empty(); limits::ADMIN_CONNECTIONS + 2];
+        loop {
+            let n = match self.epoll.wait(&mut events, self.timeout()) {
+                Ok(n) => n,
+                Err(nix::errno::Errno::EINTR) => 0,
+                Err(errno) => {
+                    tracing::error!(%errno, "the admin endpoint ends: it cannot wait for events");
+                    return;
+                }
+            };
+            for event in events.iter().take(n) {
+                match event.data() {
+                    LISTENER => self.accept(),
+                    INBOX => {
+                        self.inbox.acknowledge();
+                        if matches!(self.inbox.next(), Some(AdminCommand::Stop)) {
+                            return;
+                        }
+                    }
+                    slot => self.serve(usize::try_from(slot).unwrap_or(usize::MAX), answers),
+                }
+            }
+            self.expire();
+        }
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        let now = self.clock.now();
+        self.slots
+            .iter()
+            .flatten()
+            .map(|c| c.deadline)
+            .min()
+            .map_or(EpollTimeout::NONE, |at| {
+                super::clock::epoll_timeout(now, at)
+            })
+    }
+
+    fn expire(&mut self) {
+        let now = self.clock.now();
+        for slot in 0..self.slots.len() {
+            let due = self
+                .slots
+                .get(slot)
+                .and_then(Option::as_ref)
+                .is_some_and(|c| c.deadline <= now);
+            if due {
+                self.close(slot);
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let Some(slot) = self.slots.iter().position(Option::is_none) else {
+                // The rest wait in the listener's backlog until a connection ends.
+                self.listen(false);
+                return;
+            };
+            let socket = match self.listener.accept() {
+                Ok((socket, _)) => socket,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // Some other client's trouble (it went away) or ours (descriptors): the next event tries again.
+                Err(error) => {
+                    tracing::warn!(%error, "the admin endpoint could not accept a connection");
+                    return;
+                }
+            };
+            let token = u64::try_from(slot).unwrap_or(LISTENER);
+            let watched = socket.set_nonblocking(true).is_ok()
+                && self
+                    .epoll
+                    .add(
+                        &socket,
+                        EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, token),
+                    )
+                    .is_ok();
+            if watched && let Some(place) = self.slots.get_mut(slot) {
+                *place = Some(Connection {
+                    socket,
+                    state: State::Head(Vec::with_capacity(1024)),
+                    deadline: self.clock.now().after_ms(limits::ADMIN_TIMEOUT_MS),
+                });
+            }
+        }
+    }
+
+    fn listen(&mut self, accepting: bool) {
+        if self.accepting == accepting {
+            return;
+        }
+        self.accepting = accepting;
+        let interest = if accepting {
+            EpollFlags::EPOLLIN
+        } else {
+            EpollFlags::empty()
+        };
+        let mut event = EpollEvent::new(interest, LISTENER);
+        if let Err(errno) = self.epoll.modify(&self.listener, &mut event) {
+            tracing::warn!(%errno, "the admin endpoint could not change what it waits for");
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        if let Some(connection) = self.slots.get_mut(slot).and_then(Option::take) {
+            // Dropping the socket takes it off the epoll too; the explicit call keeps no doubt about order.
+            let _gone = self.epoll.delete(connection.socket.as_fd());
+            self.listen(true);
+        }
+    }
+
+    fn serve(&mut self, slot: usize, answers: &impl Answers) {
+        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
+            return;
+        };
+        match connection.step(answers) {
+            Ok(Step::Wait(flags)) => {
+                let token = u64::try_from(slot).unwrap_or(LISTENER);
+                let mut event = EpollEvent::new(flags, token);
+                if self.epoll.modify(&connection.socket, &mut event).is_err() {
+                    self.close(slot);
+                }
+            }
+            Ok(Step::Done) | Err(_) => self.close(slot),
+        }
+    }
+}
+
+enum Step {
+    Wait(EpollFlags),
+    Done,
+}
+
+impl Connection {
+    fn step(&mut self, answers: &impl Answers) -> io::Result<Step> {
+        loop {
+            match &mut self.state {
+                State::Head(head) => {
+                    if !read_some(&mut self.socket, head)? {
+                        return Ok(Step::Wait(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP));
+                    }
+                    match parse_and_answer(head, answers) {
+                        None => {}
+                        Some(reply) => self.state = State::Reply(reply, 0),
+                    }
+                }
+                State::Reply(reply, sent) => {
+                    match self.socket.write(reply.get(*sent..).unwrap_or(&[])) {
+                        Ok(n) => *sent += n,
+                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                            return Ok(Step::Wait(EpollFlags::EPOLLOUT));
+                        }
+                        Err(e) => return Err(e),
+                    }
+                    if *sent == reply.len() {
+                        self.socket.shutdown(Shutdown::Write)?;
+                        self.state = State::Closing;
+                    }
+                }
+                State::Closing => {
+                    let mut sink = [0; 512];
+                    match self.socket.read(&mut sink) {
+                        Ok(0) => return Ok(Step::Done),
+                        Ok(_) => {}
+                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                            return Ok(Step::Wait(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP));
+                        }
+                        Err(e) => return Err(e),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Reads once into `head`; false if there is nothing to read now.
+fn read_some(socket: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<bool> {
+    let mut chunk = [0; 1024];
+    match socket.read(&mut chunk) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(n) => {
+            head.extend_from_slice(chunk.get(..n).unwrap_or(&[]));
+            Ok(true)
+        }
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn parse_and_answer(head: &[u8], answers: &impl Answers) -> Option<Vec<u8>> {
+    let (path, head_only) = match http::parse_head(head) {
+        Head::Partial => return None,
+        Head::Refused(status) => return Some(http::refusal(status)),
+        Head::Get { path, head_only } => (path, head_only),
+    };
+    let probe = |result: Result<(), String>| match result {
+        Ok(()) => http::response(Status::Ok, http::TEXT, "ok\n", head_only),
+        Err(why) => http::response(
+            Status::Unavailable,
+            http::TEXT,
+            &format!("{why}\n"),
+            head_only,
+        ),
+    };
+    Some(match path {
+        "/healthz" => probe(answers.healthy()),
+        "/readyz" => probe(answers.ready()),
+        "/metrics" => http::response(Status::Ok, http::TEXT, &answers.metrics(), head_only),
+        "/status" => http::response(Status::Ok, http::JSON, &answers.status(), head_only),
+        _ => http::refusal(Status::NotFound),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inbox::inbox;
+
+    struct Fixed;
+    impl Answers for Fixed {
+        fn healthy(&self) -> Result<(), String> {
+            Ok(())
+        }
+        fn ready(&self) -> Result<(), String> {
+            Err("draining".to_owned())
+        }
+        fn metrics(&self) -> String {
+            "m ".repeat(200_000)
+        }
+        fn status(&self) -> String {
+            "{}".to_owned()
+        }
+    }
+
+    /// Runs `test` against a server of its own, then stops it.
+    fn with_server(test: impl FnOnce(std::net::SocketAddr)) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (tx, rx) = inbox().unwrap();
+        let server = AdminServer::new(listener, rx, Clock::start()).unwrap();
+        std::thread::scope(|s| {
+            let joined = s.spawn(|| server.run(&Fixed));
+            test(address);
+            tx.send(AdminCommand::Stop).unwrap();
+            joined.join().unwrap();
+        });
+    }
+
+    fn ask(address: std::net::SocketAddr, request: &[u8]) -> String {
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.write_all(request).unwrap();
+        let mut reply = String::new();
+        socket.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    #[test]
+    fn each_path_has_its_answer() {
+        with_server(|address| {
+            for (path, start, end) in [
+                ("/healthz", "HTTP/1.1 200", "\r\nok\n"),
+                ("/readyz", "HTTP/1.1 503", "\r\ndraining\n"),
+                ("/metrics", "HTTP/1.1 200", "m m "),
+                ("/status", "HTTP/1.1 200", "\r\n{}"),
+                ("/", "HTTP/1.1 404", "Not Found\n"),
+            ] {
+                let reply = ask(address, format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes());
+                assert!(reply.starts_with(start) && reply.ends_with(end), "{path}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_head_without_end_is_refused() {
+        with_server(|address| {
+            let mut socket = TcpStream::connect(address).unwrap();
+            let flood = vec![b'a'; limits::ADMIN_HEAD_LEN];
+            socket.write_all(&flood).unwrap();
+            let mut reply = String::new();
+            socket.read_to_string(&mut reply).unwrap();
+            assert!(reply.starts_with("HTTP/1.1 431"), "{reply}");
+        });
+    }
+
+    #[test]
+    fn more_connections_than_slots_wait_their_turn() {
+        with_server(|address| {
+            let idle: Vec<_> = (0..limits::ADMIN_CONNECTIONS)
+                .map(|_| TcpStream::connect(address).unwrap())
+                .collect();
+            let mut late = TcpStream::connect(address).unwrap();
+            late.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
+            drop(idle);
+            let mut reply = String::new();
+            late.read_to_string(&mut reply).unwrap();
+            assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+        });
+    }
+}

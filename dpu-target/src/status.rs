@@ -1,0 +1,95 @@
+//! What `/status` says: the target as a whole, for people and for `kbtp stat`. The names of the fields are a promise.
+
+use crate::metrics::{BuildInfo, PoolGauges};
+use serde::Serialize;
+
+/// The target.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Status {
+    /// Version and way it runs.
+    pub build: BuildInfo,
+    /// `running`, `draining` or `stopped`.
+    pub phase: &'static str,
+    /// Nanoseconds since it started.
+    pub uptime_ns: u64,
+    /// Target Instance ID, in hexadecimal (P6).
+    pub instance: String,
+    /// Where initiators connect.
+    pub listen: Vec<String>,
+    /// `in-process`, or the agent's socket.
+    pub agent: String,
+    /// Worker threads.
+    pub workers: usize,
+    /// Size of the pool and what is in it.
+    pub pool: PoolGauges,
+    /// Sessions now, in no order.
+    pub sessions: Vec<SessionStatus>,
+    /// Workers that did not answer in time, whose sessions are missing above.
+    pub workers_silent: usize,
+    /// Ranges kept for pairs without a session.
+    pub leases: Vec<LeaseStatus>,
+}
+
+/// A session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SessionStatus {
+    /// The tenant's name; empty for the unnamed one.
+    pub tenant: String,
+    /// Initiator ID, in hexadecimal.
+    pub initiator: String,
+    /// Address of the other end.
+    pub peer: String,
+    /// The worker that serves it.
+    pub worker: usize,
+    /// Its quota, in blocks.
+    pub quota: u64,
+    /// Blocks it has bound, and tickets it has taken and not bound.
+    pub usage: u64,
+    /// First handle of its range.
+    pub handle_base: u64,
+    /// Handles of its range.
+    pub handle_count: u64,
+    /// Capabilities granted.
+    pub capabilities: Vec<&'static str>,
+    /// Requests received and not answered.
+    pub in_flight: u64,
+    /// Requests answered.
+    pub requests: u64,
+    /// Nanoseconds since it began.
+    pub age_ns: u64,
+}
+
+/// A range that waits for its pair to come back.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct LeaseStatus {
+    /// The tenant's name; empty for the unnamed one.
+    pub tenant: String,
+    /// Initiator ID, in hexadecimal.
+    pub initiator: String,
+    /// Blocks bound in the range.
+    pub bound: u64,
+    /// Nanoseconds until the range is freed; none: never.
+    pub left_ns: Option<u64>,
+}
+
+/// Octets in hexadecimal.
+pub(crate) fn hex(octets: &[u8]) -> String {
+    use std::fmt::Write as _;
+    octets
+        .iter()
+        .fold(String::with_capacity(octets.len() * 2), |mut out, o| {
+            // Writing to a String cannot fail.
+            let _infallible = write!(out, "{o:02x}");
+            out
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn octets_in_hexadecimal() {
+        assert_eq!(hex(&[0, 0xab, 9]), "00ab09");
+    }
+}
