@@ -1,0 +1,18 @@
+//! Bounds of this crate, each with its reason.
+
+/// Longest a [`Poller`](crate::Poller) looks for work by itself before it sleeps. A sleep and a wake-up cost about
+/// 50 µs of latency: looking on for twice that is the most that can pay.
+pub const SPIN_MAX_NS: u64 = 100_000;
+
+/// A yield that took longer gave the core to another thread: alone on the core it is one system call.
+pub const YIELD_ALONE_NS: u64 = 20_000;
+
+/// How long a core that another thread wanted is left alone: some slices of the scheduler.
+pub const CROWDED_NS: u64 = 10_000_000;
+
+/// One wait in so many looks on even though recent gaps were long: a 32nd of the waits, each at most
+/// [`SPIN_MAX_NS`], costs little and finds out within a moment that traffic has come to life.
+pub const SPIN_PROBE_EVERY: u32 = 32;
+
+/// Descriptors one wait reports; the rest come with the next. 64 keep the events in one page.
+pub const EPOLL_EVENTS: usize = 64;
