@@ -4,10 +4,13 @@
 #![forbid(unsafe_code)]
 
 mod driver;
+pub mod entropy;
 pub mod limits;
 mod poller;
+
 mod spin;
 
 pub use driver::Clock;
 pub use poller::{Interest, Poller, Ready, Waker};
+
 pub use spin::Spin;

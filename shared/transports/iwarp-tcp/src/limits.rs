@@ -16,3 +16,15 @@ pub const SPIN_PROBE_EVERY: u32 = 32;
 
 /// Descriptors one wait reports; the rest come with the next. 64 keep the events in one page.
 pub const EPOLL_EVENTS: usize = 64;
+
+/// Quiet time before keep-alive probes: a crashed peer is found within half a minute, and an idle stream costs one
+/// small packet in ten seconds.
+pub const KEEPALIVE_IDLE_MS: u64 = 10_000;
+/// Between keep-alive probes.
+pub const KEEPALIVE_INTERVAL_MS: u64 = 5_000;
+/// Unanswered probes that end a stream.
+pub const KEEPALIVE_PROBES: u32 = 3;
+
+/// How long sent octets may go unacknowledged or a peer may take none: longer than a path's reconvergence, far shorter
+/// than the quarter of an hour TCP would take by itself.
+pub const USER_TIMEOUT_MS: u64 = 20_000;
