@@ -10,6 +10,7 @@
 
 mod directory;
 mod geometry;
+pub mod initiator;
 pub mod limits;
 mod pool;
 mod session;
