@@ -18,13 +18,13 @@ mod tests {
     /// Kind of operation, its two switches, whether inline, whether recorded.
     type Shape = (u8, bool, bool, bool, bool);
 
-    fn build<'a>(
+    fn build(
         shape: Shape,
         buffer: DataDescriptor,
-        octets: &'a [u8],
+        octets: &[u8],
         handle: u64,
         generation: Option<Generation>,
-    ) -> Request<'a> {
+    ) -> Request<'_> {
         let (kind, first, second, inline, record) = shape;
         let source = if inline {
             // The declared Length need not be the true one: it is handed on as it is.
@@ -119,11 +119,17 @@ mod tests {
                 (*version, *second) = (1, opcode);
             }
             for message in &messages {
-                let _ = Request::decode(message);
-                let _ = Hello::decode(message);
-                let _ = HelloAck::decode(message);
-                let _ = Completion::decode_message(message);
-                let _ = KnownTlvs::decode(message);
+                let taken = [
+                    Request::decode(message).is_ok(),
+                    Hello::decode(message).is_ok(),
+                    HelloAck::decode(message).is_ok(),
+                    Completion::decode_message(message).is_ok(),
+                ];
+                // A message is of one kind.
+                prop_assert!(taken.iter().filter(|taken| **taken).count() <= 1);
+                if KnownTlvs::decode(message).is_ok() {
+                    prop_assert!(Tlvs::new(message).all(|tlv| tlv.is_ok()));
+                }
                 let tlvs = Tlvs::new(message).count();
                 prop_assert!(tlvs <= MAX_TLVS + 1);
                 if let Some(head) = message.first_chunk() {
