@@ -105,8 +105,9 @@ impl<M: DeserializeOwned> Frame<M> {
     }
 }
 
-/// The first [`MAX_TEXT_LEN`] octets of a sentence, so that a frame with it in it fits.
-pub(crate) fn clip(text: &str) -> String {
+/// The first [`MAX_TEXT_LEN`] octets of a sentence, whole characters, so that a frame with it in it fits.
+#[must_use]
+pub fn clip(text: &str) -> String {
     let end = text
         .char_indices()
         .map(|(at, c)| at.saturating_add(c.len_utf8()))

@@ -32,7 +32,7 @@ mod socket;
 
 pub use channel::{ChannelOptions, TargetChannel};
 pub use error::{ControlError, FrameError, Refusal};
-pub use frame::{Frame, HEADER_LEN, MAGIC, VERSION};
+pub use frame::{Frame, HEADER_LEN, MAGIC, VERSION, clip};
 pub use grant::{Incarnation, RegionGrant, RegionName, WireGrant};
 pub use link::{AgentEvent, AgentLink, PoolAttachment, SideAttachment};
 pub use listener::{AgentConnection, AgentListener, Arrival, ListenOptions};

@@ -1,0 +1,61 @@
+//! Why an agent does not start, or stops. Each text names the thing and the remedy.
+
+use kbtp_control::ControlError;
+
+/// Why an agent does not start, or stops.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// A setting cannot be.
+    #[error("{key} = {value}: {remedy}")]
+    Config {
+        /// The setting.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What to set instead.
+        remedy: String,
+    },
+    /// The memory for a region is not to be had.
+    #[error("no memory of {len} octets for {name}: {remedy}")]
+    Memory {
+        /// Which region.
+        name: String,
+        /// Its octets.
+        len: u64,
+        /// What to do.
+        remedy: String,
+        /// What the system said.
+        #[source]
+        source: kbtp_memory::MapError,
+    },
+    /// The memory must be locked and cannot be.
+    #[error("{name}: {shortfall}")]
+    NotLocked {
+        /// Which region.
+        name: String,
+        /// What it lacks and the remedy.
+        shortfall: String,
+    },
+    /// The control socket.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The operating system refused.
+    #[error("{what}")]
+    Os {
+        /// What was asked of it.
+        what: &'static str,
+        /// What it said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl AgentError {
+    pub(crate) fn os(what: &'static str, source: impl Into<std::io::Error>) -> Self {
+        Self::Os {
+            what,
+            source: source.into(),
+        }
+    }
+}
