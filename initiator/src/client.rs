@@ -1,0 +1,467 @@
+//! The client: one session with a target, driven by the thread that calls it.
+
+use crate::buffer::{Buffer, Returned};
+use crate::dial::Dial;
+use crate::entropy;
+use crate::error::{ClientError, Ended};
+use crate::limits;
+use crate::link::Link;
+use crate::ops::Table;
+use crate::options::{Options, Reconnect};
+use kbtp_core::initiator::{Terms, Usage};
+use kbtp_fabric::{Stream, Time};
+use kbtp_iwarp_tcp::{Clock, Interest, Poller};
+use kbtp_memory::Region;
+use kbtp_wire::{ByteLen, Grant, Handle, InitiatorId, InstanceId, Nonce};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The poller's name for the stream; it watches nothing else.
+const STREAM: u64 = 0;
+
+/// What a new connection found of the session before it (profile, P8).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resumed {
+    /// The Target Instance ID changed: bound blocks may have been lost.
+    pub instance_changed: bool,
+    /// The handle range is another one.
+    pub range_changed: bool,
+    /// Connections tried.
+    pub attempts: u32,
+}
+
+impl Resumed {
+    /// Whether what was bound is still bound.
+    #[must_use]
+    pub const fn bindings_kept(&self) -> bool {
+        !self.instance_changed && !self.range_changed
+    }
+}
+
+/// A session with a target.
+///
+/// The thread that calls drives the connection itself: there is no other thread, so that a load costs one round trip
+/// and no hand-over. A waiting call looks for its answer a bounded time, then sleeps (see [`Options::spin`]). After
+/// set-up, operations allocate nothing.
+#[derive(Debug)]
+pub struct Client<D: Dial> {
+    pub(crate) options: Options,
+    dial: D,
+    id: InitiatorId,
+    pub(crate) link: Link<D::Stream>,
+    pub(crate) table: Table,
+    pub(crate) returned: Arc<Returned>,
+    poller: Poller,
+    clock: Clock,
+    watched: Option<Interest>,
+    last: Identity,
+    pub(crate) resumed: Option<Resumed>,
+}
+
+/// What tells whether a range was resumed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Identity {
+    instance: InstanceId,
+    base: Handle,
+    count: u64,
+}
+
+impl Identity {
+    const fn of(grant: &Grant) -> Self {
+        Self {
+            instance: grant.instance,
+            base: grant.handle_base,
+            count: grant.handle_count,
+        }
+    }
+}
+
+impl<D: Dial> Client<D> {
+    /// Connects through `dial` and sets the session up.
+    ///
+    /// # Errors
+    /// [`ClientError`]: connecting failed, the target refused the session, or memory or descriptors are short.
+    pub fn connect_with(mut dial: D, mut options: Options) -> Result<Self, ClientError> {
+        let id = options.settle_id()?;
+        let mut poller = Poller::new(options.spin).map_err(no_poller)?;
+        let clock = poller.clock();
+        let mut watched = None;
+        let (link, terms) = open(&mut dial, &options, id, &mut poller, &mut watched)?;
+        Ok(Self {
+            dial,
+            id,
+            table: Table::new(&terms),
+            returned: Arc::default(),
+            poller,
+            clock,
+            watched,
+            last: Identity::of(&terms.grant),
+            resumed: None,
+            link,
+            options,
+        })
+    }
+
+    /// The Initiator ID of its handle range.
+    #[must_use]
+    pub const fn initiator_id(&self) -> InitiatorId {
+        self.id
+    }
+
+    /// The options it was made with.
+    #[must_use]
+    pub const fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The terms of the session: block size, quota, credits, direct modes. Those of the last session while there is
+    /// none.
+    ///
+    /// # Panics
+    /// Never: a client has had a session.
+    #[must_use]
+    #[expect(clippy::expect_used, reason = "made only once its session is open")]
+    pub const fn terms(&self) -> &Terms {
+        self.link.initiator.terms().expect("a session was set up")
+    }
+
+    /// Octets of a block.
+    #[must_use]
+    pub const fn block_size(&self) -> u32 {
+        self.terms().grant.block_size.0
+    }
+
+    /// The handles that this initiator may bind: first, and how many.
+    #[must_use]
+    pub const fn handles(&self) -> (Handle, u64) {
+        let grant = &self.terms().grant;
+        (grant.handle_base, grant.handle_count)
+    }
+
+    /// Blocks of the quota in use, as far as this party knows. What an earlier process left bound under the same
+    /// Initiator ID is not known to it: tell it with [`set_bound`](Self::set_bound).
+    #[must_use]
+    pub const fn usage(&self) -> Usage {
+        self.link.initiator.usage()
+    }
+
+    /// Tells how many handles are bound at the start, when a range is resumed that another process filled.
+    pub const fn set_bound(&mut self, blocks: u32) {
+        self.link.initiator.set_usage(blocks, 0);
+    }
+
+    /// Whether the connection stands.
+    #[must_use]
+    pub const fn is_connected(&self) -> bool {
+        self.link.ended().is_none()
+    }
+
+    /// How the connection ended, if it has.
+    #[must_use]
+    pub const fn ended(&self) -> Option<&Arc<Ended>> {
+        self.link.ended()
+    }
+
+    /// A buffer of `len` octets in memory of its own.
+    ///
+    /// # Errors
+    /// [`ClientError::Memory`], or [`ClientError::Length`] for zero octets.
+    pub fn register(&self, len: u32) -> Result<Buffer, ClientError> {
+        let region = Region::anonymous(u64::from(len), &self.options.pages)?;
+        Ok(self.buffer(region, 0, ByteLen(len)))
+    }
+
+    /// `count` buffers of `len` octets each, side by side in one region.
+    ///
+    /// # Errors
+    /// [`ClientError::Memory`].
+    pub fn register_many(&self, count: usize, len: u32) -> Result<Vec<Buffer>, ClientError> {
+        // Side by side, but each from a multiple of a cache line, so that no two share one.
+        let stride = u64::from(len).next_multiple_of(64);
+        let total = stride.saturating_mul(count as u64);
+        if total == 0 {
+            return Ok(Vec::new());
+        }
+        let region = Region::anonymous(total, &self.options.pages)?;
+        let starts = (0..total).step_by(usize::try_from(stride).unwrap_or(usize::MAX));
+        Ok(starts
+            .map(|start| self.buffer(region.clone(), start, ByteLen(len)))
+            .collect())
+    }
+
+    /// A buffer in memory that the caller has: a part of a pinned region, or of one shared with another process.
+    ///
+    /// # Errors
+    /// [`ClientError::Length`] if the range is not within the region, or longer than a buffer can be.
+    pub fn register_region(
+        &self,
+        region: &Region,
+        range: Range<u64>,
+    ) -> Result<Buffer, ClientError> {
+        let len = range.end.checked_sub(range.start);
+        match len.and_then(|len| u32::try_from(len).ok()) {
+            Some(len) if range.end <= region.len() => {
+                Ok(self.buffer(region.clone(), range.start, ByteLen(len)))
+            }
+            _ => Err(ClientError::Length {
+                what: "a buffer's range",
+                len: range.end,
+                limit: region.len(),
+            }),
+        }
+    }
+
+    fn buffer(&self, region: Region, start: u64, len: ByteLen) -> Buffer {
+        Buffer::new(region, start, len, Arc::clone(&self.returned))
+    }
+
+    /// Sets the session up anew over a new stream, with the same Initiator ID: what was bound is bound still, unless
+    /// the answer says otherwise. Operations in flight end as [`ClientError::Disconnected`]. Tries once.
+    ///
+    /// # Errors
+    /// [`ClientError`]: there is still no connection.
+    pub fn reconnect(&mut self) -> Result<Resumed, ClientError> {
+        self.reconnect_once(1)
+    }
+
+    /// What the last automatic reconnect found, once.
+    pub const fn take_resumed(&mut self) -> Option<Resumed> {
+        self.resumed.take()
+    }
+
+    fn reconnect_once(&mut self, attempts: u32) -> Result<Resumed, ClientError> {
+        self.link.end(Ended::Closed);
+        self.settle();
+        self.unwatch();
+        let (mut link, terms) = open(
+            &mut self.dial,
+            &self.options,
+            self.id,
+            &mut self.poller,
+            &mut self.watched,
+        )?;
+        let identity = Identity::of(&terms.grant);
+        let resumed = Resumed {
+            instance_changed: identity.instance != self.last.instance,
+            range_changed: (identity.base, identity.count) != (self.last.base, self.last.count),
+            attempts,
+        };
+        if resumed.bindings_kept() {
+            let usage = self.usage();
+            link.initiator.set_usage(usage.bound, usage.unsure);
+        }
+        self.last = identity;
+        self.link = link;
+        self.table.fit(&terms);
+        Ok(resumed)
+    }
+
+    /// A session is open, or is set up anew if the options say so; for operations that begin.
+    pub(crate) fn ensure_open(&mut self, deadline: Time) -> Result<(), ClientError> {
+        let Some(cause) = self.link.ended() else {
+            return Ok(());
+        };
+        let Reconnect::Automatic {
+            attempts,
+            first_pause,
+            longest_pause,
+        } = self.options.reconnect
+        else {
+            return Err(ClientError::NotConnected {
+                cause: Arc::clone(cause),
+            });
+        };
+        let mut pause = first_pause;
+        let mut attempt = 1;
+        loop {
+            let error = match self.reconnect_once(attempt) {
+                Ok(resumed) => {
+                    self.resumed = Some(resumed);
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let next = after(self.clock.now(), Some(pause));
+            // A refusal is an answer: asking again would get it again.
+            if attempt >= attempts || next >= deadline || error.status().is_some() {
+                return Err(error);
+            }
+            while self.poller.wait(Some(next)).map_err(no_poller)? < next {}
+            pause = pause.saturating_mul(2).min(longest_pause);
+            attempt = attempt.saturating_add(1);
+        }
+    }
+
+    /// Ends the session in order. Handles stay bound as long as the target's lease says.
+    ///
+    /// # Errors
+    /// [`ClientError::Os`] if waiting fails; the connection is closed all the same.
+    pub fn close(mut self) -> Result<(), ClientError> {
+        let until = after(self.clock.now(), Some(limits::CLOSE_TIMEOUT));
+        loop {
+            let now = self.clock.now();
+            if self.link.ended().is_some() || now >= until || self.link.close(now) {
+                return Ok(());
+            }
+            watch(&self.poller, &mut self.watched, &self.link)?;
+            self.poller.wait(Some(until)).map_err(no_poller)?;
+        }
+    }
+
+    /// The time on the client's clock.
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// When an operation that begins now is to be over.
+    pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Time {
+        after(self.clock.now(), timeout.or(self.options.timeout))
+    }
+
+    /// Moves everything as far as it goes without waiting, and takes what ended.
+    pub(crate) fn pump(&mut self) {
+        let now = self.clock.now();
+        self.returned
+            .invalidate(&mut self.link.stream, self.link.epoch);
+        self.link.pump(now);
+        self.settle();
+    }
+
+    /// As [`pump`](Self::pump); waits for something to happen, until `until` at most, if nothing has ended.
+    pub(crate) fn turn(&mut self, until: Time) -> Result<(), ClientError> {
+        let before = self.table.ended();
+        self.pump();
+        if self.table.ended() != before || self.link.ended().is_some() {
+            return Ok(());
+        }
+        watch(&self.poller, &mut self.watched, &self.link)?;
+        let at = self.link.wake_at().map_or(until, |at| at.min(until));
+        self.poller
+            .wait((at != kbtp_core::initiator::NEVER).then_some(at))
+            .map_err(no_poller)?;
+        self.pump();
+        Ok(())
+    }
+
+    /// Takes what ended out of the initiator into the table.
+    fn settle(&mut self) {
+        while let Some(finished) = self.link.initiator.poll_finished() {
+            let cause = self.link.ended();
+            if let Some(stag) = self.table.settle(&finished, cause) {
+                self.link.retire(stag);
+            }
+        }
+    }
+
+    /// Has the descriptor of [`AsFd`] report what the connection waits for. For callers with an event loop of their
+    /// own.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn arm(&mut self) -> Result<Option<Time>, ClientError> {
+        if self.link.ended().is_some() {
+            return Ok(None);
+        }
+        watch(&self.poller, &mut self.watched, &self.link)?;
+        Ok(self.link.wake_at())
+    }
+
+    fn unwatch(&mut self) {
+        if self.watched.take().is_some() {
+            // A descriptor that is closed already is not watched any more.
+            drop(self.poller.remove(self.link.descriptor()));
+        }
+    }
+}
+
+impl<D: Dial> AsFd for Client<D> {
+    /// Readable when the connection has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+/// A connection with an open session.
+fn open<D: Dial>(
+    dial: &mut D,
+    options: &Options,
+    id: InitiatorId,
+    poller: &mut Poller,
+    watched: &mut Option<Interest>,
+) -> Result<(Link<D::Stream>, Terms), ClientError> {
+    let now = poller.clock().now();
+    let deadline = after(now, Some(options.connect_timeout));
+    let dialled = dial.dial(options, now, deadline)?;
+    let nonce = Nonce(entropy::octets()?);
+    let mut link = Link::new(
+        dialled.stream,
+        &dialled.private_data,
+        options.settings(id),
+        nonce,
+        deadline,
+    )
+    .map_err(|error| error.at(&options.address))?;
+    loop {
+        link.pump(poller.clock().now());
+        if let Some(terms) = link.initiator.terms() {
+            let terms = *terms;
+            return Ok((link, terms));
+        }
+        if let Some(ended) = link.ended().cloned() {
+            forget(poller, watched, &link);
+            return Err(not_set_up(ended, &options.address));
+        }
+        watch(poller, watched, &link)?;
+        poller.wait(link.wake_at()).map_err(no_poller)?;
+    }
+}
+
+/// Watches the stream for what it waits for; a system call only if that changed.
+fn watch<S: Stream>(
+    poller: &Poller,
+    watched: &mut Option<Interest>,
+    link: &Link<S>,
+) -> Result<(), ClientError> {
+    let interest = Interest::from(link.readiness());
+    match *watched {
+        Some(before) if before == interest => return Ok(()),
+        Some(_) => poller.modify(link.descriptor(), STREAM, interest),
+        None => poller.add(link.descriptor(), STREAM, interest),
+    }
+    .map_err(no_poller)?;
+    *watched = Some(interest);
+    Ok(())
+}
+
+fn forget<S: Stream>(poller: &Poller, watched: &mut Option<Interest>, link: &Link<S>) {
+    if watched.take().is_some() {
+        // A descriptor that is closed already is not watched any more.
+        drop(poller.remove(link.descriptor()));
+    }
+}
+
+fn not_set_up(ended: Arc<Ended>, address: &str) -> ClientError {
+    let address = address.to_owned();
+    match Arc::try_unwrap(ended) {
+        Ok(Ended::Session(source)) => ClientError::Session { address, source },
+        Ok(Ended::Stream(source)) => ClientError::Stream { address, source },
+        Ok(other) => ClientError::NotConnected {
+            cause: Arc::new(other),
+        },
+        Err(cause) => ClientError::NotConnected { cause },
+    }
+}
+
+const fn no_poller(source: std::io::Error) -> ClientError {
+    ClientError::Os {
+        what: "waiting for the connection",
+        source,
+    }
+}
+
+/// The time `timeout` after `now`; never, without one.
+pub(crate) fn after(now: Time, timeout: Option<Duration>) -> Time {
+    timeout.map_or(kbtp_core::initiator::NEVER, |timeout| {
+        now.after_ns(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
+    })
+}

@@ -1,0 +1,37 @@
+//! Randomness, from the system.
+
+use crate::error::ClientError;
+use std::fs::File;
+use std::io::Read;
+
+/// 16 fresh random octets.
+pub(crate) fn octets() -> Result<[u8; 16], ClientError> {
+    let mut octets = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut octets))
+        .map_err(|source| ClientError::Os {
+            what: "reading random octets",
+            source,
+        })?;
+    Ok(octets)
+}
+
+/// A fresh random UUID (RFC 9562, version 4).
+pub(crate) fn uuid() -> Result<[u8; 16], ClientError> {
+    let mut octets = octets()?;
+    let [.., version, _, variant, _, _, _, _, _, _, _] = &mut octets;
+    *version = (*version & 0x0f) | 0x40;
+    *variant = (*variant & 0x3f) | 0x80;
+    Ok(octets)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_uuid_says_that_it_is_random() {
+        let uuid = super::uuid().unwrap();
+        assert_eq!(uuid[6] >> 4, 4);
+        assert_eq!(uuid[8] >> 6, 0b10);
+        assert_ne!(uuid, super::uuid().unwrap());
+    }
+}

@@ -1,0 +1,195 @@
+//! One connection: a stream and the initiator of its session, moved together.
+
+use crate::error::{ClientError, Ended};
+use kbtp_core::initiator::{Initiator, Scratch, Settings};
+use kbtp_fabric::{Access, CloseReason, Event, PostError, Readiness, Stream, StreamError, Time};
+use kbtp_memory::{PageOptions, Region};
+use kbtp_wire::{Nonce, Stag, TaggedOffset};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Names connections of this process, so that no STag of one is taken for another's.
+static EPOCHS: AtomicU64 = AtomicU64::new(1);
+
+#[derive(Debug)]
+pub(crate) struct Link<S> {
+    pub(crate) stream: S,
+    pub(crate) initiator: Initiator,
+    pub(crate) epoch: u64,
+    ended: Option<Arc<Ended>>,
+}
+
+impl<S: Stream> Link<S> {
+    /// A connection whose session is yet to be set up.
+    pub(crate) fn new(
+        mut stream: S,
+        private_data: &[u8],
+        settings: Settings,
+        nonce: Nonce,
+        deadline: Time,
+    ) -> Result<Self, LinkError> {
+        let region = Region::anonymous(Initiator::SCRATCH_LEN, &PageOptions::default())?;
+        let base = TaggedOffset(0);
+        let stag = stream.register(&region, 0..Initiator::SCRATCH_LEN, base, Access::LOCAL)?;
+        let scratch = Scratch { region, stag, base };
+        let atomics = stream.capabilities().atomics;
+        let initiator = Initiator::new(
+            settings,
+            private_data,
+            nonce,
+            atomics,
+            Some(scratch),
+            deadline,
+        )?;
+        Ok(Self {
+            stream,
+            initiator,
+            epoch: EPOCHS.fetch_add(1, Ordering::Relaxed),
+            ended: None,
+        })
+    }
+
+    /// How it ended, if it has.
+    pub(crate) const fn ended(&self) -> Option<&Arc<Ended>> {
+        self.ended.as_ref()
+    }
+
+    /// Moves everything as far as it goes without waiting.
+    pub(crate) fn pump(&mut self, now: Time) {
+        while self.ended.is_none() {
+            let moved = match self.step(now) {
+                Ok(moved) => moved,
+                Err(ended) => {
+                    self.end(ended);
+                    return;
+                }
+            };
+            // What the events asked for goes out at once; a full send queue waits for the stream to move.
+            if !moved || self.initiator.work().is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Posts, moves, takes events and the time, once.
+    fn step(&mut self, now: Time) -> Result<bool, Ended> {
+        let mut moved = self.post(now)?;
+        let progress = self.stream.progress(now);
+        moved |= self.events(now)?;
+        moved |= progress?;
+        self.initiator.handle_timeout(now)?;
+        Ok(moved)
+    }
+
+    fn post(&mut self, now: Time) -> Result<bool, Ended> {
+        let mut posted = false;
+        while let Some(work) = self.initiator.work() {
+            match self.stream.post(work.id, &work.request, work.signaled) {
+                Ok(()) => self.initiator.posted(now),
+                Err(PostError::QueueFull) => break,
+                // The stream says why at its next progress.
+                Err(PostError::Closed) => return Ok(true),
+                Err(error) => return Err(Ended::Post(error.to_string())),
+            }
+            posted = true;
+        }
+        Ok(posted)
+    }
+
+    fn events(&mut self, now: Time) -> Result<bool, Ended> {
+        let mut any = false;
+        while let Some(event) = self.stream.next_event() {
+            any = true;
+            match event {
+                Event::Received {
+                    slot, invalidated, ..
+                } => {
+                    let message = self.stream.message(slot);
+                    let taken = self.initiator.handle_received(message, invalidated);
+                    self.stream.release(slot);
+                    taken?;
+                }
+                Event::Immediate { data } => self.initiator.handle_immediate(data)?,
+                Event::Done { id, outcome } => self.initiator.handle_done(now, id, outcome)?,
+            }
+        }
+        Ok(any)
+    }
+
+    /// Ends it: what is in flight is lost.
+    pub(crate) fn end(&mut self, ended: Ended) {
+        if self.ended.is_some() {
+            return;
+        }
+        if !matches!(ended, Ended::Stream(_)) {
+            self.stream.close(CloseReason::Abort);
+        }
+        self.initiator.handle_closed();
+        self.ended = Some(Arc::new(ended));
+    }
+
+    /// Takes a buffer away from an operation that was given up. What the peer still sends to it is dropped.
+    pub(crate) fn retire(&mut self, stag: Stag) {
+        if self.ended.is_none() && self.stream.retire(stag).is_err() {
+            // It is no more: the peer invalidated it, which is as good.
+        }
+    }
+
+    /// When to move again even if nothing comes.
+    pub(crate) fn wake_at(&self) -> Option<Time> {
+        match (self.stream.readiness().at, self.initiator.timeout()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    pub(crate) fn readiness(&self) -> Readiness {
+        self.stream.readiness()
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.descriptor()
+    }
+
+    /// Ends the stream in order; whether it has ended.
+    pub(crate) fn close(&mut self, now: Time) -> bool {
+        self.stream.close(CloseReason::Graceful);
+        match self.stream.progress(now) {
+            Ok(_) => false,
+            Err(StreamError::ClosedHere | StreamError::PeerClosed) => {
+                self.end(Ended::Closed);
+                true
+            }
+            Err(error) => {
+                self.end(Ended::Stream(error));
+                true
+            }
+        }
+    }
+}
+
+/// Why a connection's session could not be begun.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error(transparent)]
+    Memory(#[from] kbtp_memory::MapError),
+    #[error(transparent)]
+    Local(#[from] kbtp_fabric::LocalError),
+    #[error(transparent)]
+    Session(#[from] kbtp_core::initiator::SessionError),
+}
+
+impl LinkError {
+    /// As the client reports it.
+    pub(crate) fn at(self, address: &str) -> ClientError {
+        match self {
+            Self::Memory(error) => error.into(),
+            Self::Local(error) => error.into(),
+            Self::Session(source) => ClientError::Session {
+                address: address.into(),
+                source,
+            },
+        }
+    }
+}
