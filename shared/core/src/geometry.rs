@@ -8,7 +8,7 @@ use crate::limits::{
     BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, BLOCKS_MAX, GRANULE_HANDLES_MIN, GRANULES_MAX, HANDLES_MAX,
     PARTITIONS_MAX, RANGE_RECORD_LEN, RANGES_MAX,
 };
-use kbtp_wire::{BlockOffset, Handle};
+use kbtp_wire::{BlockOffset, Handle, RingOrder};
 
 /// Octets of a page: parts start on one, so that each can be registered alone.
 pub(crate) const PAGE: u64 = 4096;
@@ -91,11 +91,11 @@ impl Geometry {
         Layout::of(self).len
     }
 
-    /// n of the ring's N = 2^n slots, the smallest with N >= F (draft, section 3.3).
-    //= kbtp-3.3-slots-power-of-two
+    /// The order n of the ring's N = 2^n slots, the smallest with N >= F (draft, section 3.3).
+    //= kbtp-3.3-ring-size
     #[must_use]
-    pub fn ring_order(&self) -> u8 {
-        ring_order(self.blocks)
+    pub fn ring_order(&self) -> RingOrder {
+        RingOrder::for_blocks(self.blocks).unwrap_or(RingOrder::MAX)
     }
 
     /// The number of the block at this Block Offset; `None` if there is none.
@@ -141,11 +141,6 @@ impl Geometry {
     }
 }
 
-/// The smallest n with 2^n >= `blocks`.
-pub(crate) fn ring_order(blocks: u32) -> u8 {
-    u8::try_from(blocks.max(1).next_power_of_two().trailing_zeros()).unwrap_or(u8::MAX)
-}
-
 /// The number of a block in its pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockIndex(pub u32);
@@ -172,8 +167,8 @@ impl Layout {
         let records = page_up(partition_counters + u64::from(PARTITIONS_MAX) * 2 * COUNTER_STRIDE);
         let block_words = page_up(records + u64::from(RANGES_MAX) * RANGE_RECORD_LEN);
         let ring = page_up(block_words + f * BLOCK_WORDS_LEN);
-        let partition_rings = page_up(ring + (SLOT_LEN << g.ring_order()));
-        // A partition of q blocks from block a has next_power_of_two(q) < 2 * q slots, at slot 2 * a: two
+        let partition_rings = page_up(ring + g.ring_order().ring_len());
+        // A partition of q blocks from block a has at most 2 * q slots, from slot 2 * a: two
         // partitions that share no block share no slot.
         let table = page_up(partition_rings + 2 * f * SLOT_LEN);
         let len = page_up(table.saturating_add(g.handles.saturating_mul(SLOT_LEN)));
@@ -212,7 +207,7 @@ mod tests {
     fn a_good_geometry_maps_blocks_and_handles_both_ways() {
         let g = geometry();
         g.validate().unwrap();
-        assert_eq!(g.ring_order(), 3);
+        assert_eq!(g.ring_order().get(), 3);
         for n in 0..5 {
             assert_eq!(g.block_at(g.offset_of(BlockIndex(n))), Some(BlockIndex(n)));
         }

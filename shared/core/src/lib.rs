@@ -16,6 +16,7 @@ mod pool;
 mod session;
 mod shared;
 mod stats;
+mod sync;
 
 pub use directory::{
     Directory, DirectoryConfig, DirectoryError, DirectorySummary, RangeSummary, SessionId,

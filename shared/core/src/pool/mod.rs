@@ -1,146 +1,78 @@
 //! The pool: blocks, block table, free-block rings and the words kept per block, over two regions.
+//!
+//! A block is always in exactly one place: in a ring (a slot, or the ring's deferred list), bound by one entry, held
+//! by one session (taken and not bound yet), or freed while loads still send it. Each function here moves one block
+//! from one place to the next.
 
-use crate::{Geometry, GeometryError};
-use kbtp_memory::{AccessError, Region};
+mod audit;
+mod entry;
+mod format;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod partition;
+mod pins;
+mod records;
+mod recover;
+mod region_words;
+mod ring;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod types;
 
-/// Why a pool could not be made or recovered.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PoolError {
-    /// The geometry cannot be.
-    #[error(transparent)]
-    Geometry(#[from] GeometryError),
-    /// A region is too short.
-    #[error("the {region} region has {have} octets and needs {need}")]
-    RegionTooShort {
-        /// Which: "pool" or "metadata".
-        region: &'static str,
-        /// Octets it has.
-        have: u64,
-        /// Octets it needs.
-        need: u64,
-    },
-    /// The metadata region does not hold a pool.
-    #[error("the metadata region holds no pool: {reason}")]
-    NotAPool {
-        /// What is wrong with its superblock.
-        reason: &'static str,
-    },
-    /// A region refused an access that must be within it.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-}
+pub(crate) use partition::PartitionId;
+pub(crate) use records::{RangeRecord, RecordSlot};
+pub(crate) use ring::AtomicForm;
+pub use types::{Audit, Contents, PoolError, PoolUsage, Recovered, RecoveryReport};
 
-/// What the blocks of a pool that is formatted hold.
+use crate::geometry::Layout;
+use crate::sync::Mutex;
+use crate::{BlockIndex, Geometry};
+use kbtp_memory::Region;
+use kbtp_wire::{BlockOffset, ByteLen, Generation, TableEntry, Ticket};
+use partition::Partition;
+use region_words::{BlockWord, RingIn};
+use ring::{Deferred, Freed, Ring};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+/// A trust domain (draft, section 6.4; P9): small numbers from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Domain(pub(crate) u32);
+
+/// Content word of a block that holds zeros.
+const CLEAN: u32 = 0;
+/// Content word of a block that may hold anybody's octets.
+const ANYBODY: u32 = u32::MAX;
+
+/// The ring a block comes from and goes back to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Contents {
-    /// Zeros: fresh memory.
-    Zeroed,
-    /// Anything: each block is zeroed before its first use.
-    Unknown,
-}
-
-/// Blocks by where they are. Counted while others work, so the sum may be off by what moves meanwhile.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct PoolUsage {
-    /// All blocks, F.
-    pub blocks: u32,
-    /// Free blocks in the shared ring (deferred ones among them).
-    pub free: u32,
-    /// Frees whose slot write is deferred.
-    pub deferred: u32,
-    /// Blocks that belong to partitions of DIRECT_ALLOC sessions.
-    pub partitioned: u32,
-}
-
-/// What [`Pool::audit`] found. Each block is counted once.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Audit {
-    /// All blocks, F.
-    pub blocks: u32,
-    /// In a slot of a ring.
-    pub in_rings: u32,
-    /// Waiting for a slot.
-    pub deferred: u32,
-    /// Bound by a VALID entry.
-    pub bound: u32,
-    /// In none of these: held by sessions (being stored, or freed and still being sent).
-    pub elsewhere: u32,
-    /// Found in two places, or outside the pool: must be empty.
-    pub faults: Vec<String>,
-}
-
-/// What a recovery found; to be logged.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RecoveryReport {
-    /// Blocks still bound.
-    pub bound: u32,
-    /// Handle ranges kept.
-    pub ranges: u32,
-    /// Entries dropped because their block is claimed twice, lies outside the pool or is shorter than their length.
-    pub entries_dropped: u64,
-    /// Range records dropped because they are damaged or overlap.
-    pub ranges_dropped: u32,
-    /// Whether the Target Instance ID changed, because bound blocks may have been lost.
-    pub instance_changed: bool,
-}
-
-/// The handle ranges found by a recovery, for [`Directory::recover`](crate::Directory::recover).
-#[derive(Debug)]
-pub struct Recovered {
-    /// What was found, to be logged.
-    pub report: RecoveryReport,
+pub(crate) enum Home {
+    /// The ring all sessions share.
+    Shared,
+    /// The ring of a partition.
+    Partition(PartitionId),
 }
 
 /// A pool of blocks. Shared by reference; nothing in it is locked on the data path.
 #[derive(Debug)]
 pub struct Pool {
     geometry: Geometry,
+    layout: Layout,
     instance: [u8; 16],
     meta: Region,
     blocks: Region,
+    deferred: Deferred<AtomicU32>,
+    partitions: Box<[Partition]>,
+    /// Tickets whose session ended before their block came.
+    orphans: Mutex<Vec<Ticket>>,
+    orphan_count: AtomicU32,
+    /// Whether a freed block may next go to another trust domain.
+    isolate: AtomicBool,
+    /// Trust domain of each granule of handles; 0: nobody's.
+    domains: Box<[AtomicU32]>,
 }
 
 impl Pool {
-    /// Makes a new pool in two regions; all blocks are free, no handle is bound. `instance` is the Target Instance
-    /// ID (P6): 16 fresh random octets. Cost: writes the ring and the block words; and the table if it is not zero.
-    ///
-    /// # Errors
-    /// [`PoolError`] if the geometry cannot be or a region is too short.
-    pub fn format(
-        meta: Region,
-        blocks: Region,
-        geometry: Geometry,
-        instance: [u8; 16],
-        contents: Contents,
-    ) -> Result<Self, PoolError> {
-        geometry.validate()?;
-        let _ = contents;
-        Ok(Self {
-            geometry,
-            instance,
-            meta,
-            blocks,
-        })
-    }
-
-    /// Takes over the pool that a target which is gone left in two regions: bound blocks stay bound, all others are
-    /// free, and the ring is rebuilt. Nobody else may use the regions. `fresh_instance` becomes the Target Instance
-    /// ID if bound blocks were lost. Cost: one pass over the handle ranges and the blocks' words.
-    ///
-    /// # Errors
-    /// [`PoolError::NotAPool`] if the metadata region holds none, or [`PoolError`] as for `format`.
-    pub fn recover(
-        meta: Region,
-        blocks: Region,
-        fresh_instance: [u8; 16],
-    ) -> Result<(Self, Recovered), PoolError> {
-        let _ = (meta, blocks, fresh_instance);
-        Err(PoolError::NotAPool {
-            reason: "no recovery yet",
-        })
-    }
-
     /// Its size.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
@@ -166,19 +98,269 @@ impl Pool {
         &self.meta
     }
 
-    /// Blocks by where they are. Cost: a few loads.
+    /// Blocks by where they are. Cost: a few loads for each partition in use.
     #[must_use]
     pub fn usage(&self) -> PoolUsage {
+        let free = u32::try_from(self.ring(Home::Shared).available()).unwrap_or(0);
+        let partitioned = self.partitions.iter().map(Partition::blocks_in_use).sum();
         PoolUsage {
             blocks: self.geometry.blocks,
-            ..PoolUsage::default()
+            free,
+            deferred: self.deferred.len(),
+            partitioned,
         }
     }
 
-    /// Looks at every slot, entry and block and counts each block once. For tests, `kbtp doctor` and shutdown: what
-    /// moves meanwhile shows up as a fault. Cost: a pass over rings and table.
-    #[must_use]
-    pub fn audit(&self) -> Audit {
-        Audit::default()
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    // ---- Trust domains ----
+
+    /// Whether more than one trust domain uses the pool: freed blocks are then cleared before they can be reused.
+    pub(crate) fn set_isolation(&self, on: bool) {
+        self.isolate.store(on, Release);
+    }
+
+    /// Gives the granules of these rows to a trust domain, or to nobody.
+    pub(crate) fn set_domain(&self, first_row: u64, rows: u64, domain: Option<Domain>) {
+        let granule = self.geometry.granule_handles();
+        let first = first_row / granule;
+        let count = rows.div_ceil(granule);
+        for index in first..first.saturating_add(count) {
+            if let Some(word) = usize::try_from(index)
+                .ok()
+                .and_then(|i| self.domains.get(i))
+            {
+                word.store(domain.map_or(0, |d| d.0), Release);
+            }
+        }
+    }
+
+    /// Whether a row belongs to this trust domain.
+    //= kbtp-p7-not-valid-foreign
+    pub(crate) fn is_of(&self, row: u64, domain: Domain) -> bool {
+        let index = usize::try_from(row / self.geometry.granule_handles()).ok();
+        index
+            .and_then(|i| self.domains.get(i))
+            .is_some_and(|word| word.load(Acquire) == domain.0)
+    }
+
+    // ---- Allocation and free ----
+
+    /// Takes a ticket for a block; `None` if no block is free or about to be.
+    pub(crate) fn take(&self, home: Home) -> Option<Ticket> {
+        self.ring(home).take()
+    }
+
+    /// The block of a ticket, fit for `domain`; `None` while its free is in progress. Cost: zeroes the block if it
+    /// may hold octets of another trust domain.
+    pub(crate) fn consume(&self, home: Home, ticket: Ticket, domain: Domain) -> Option<BlockIndex> {
+        let block = self.consume_raw(home, ticket)?;
+        self.prepare(block, domain);
+        Some(block)
+    }
+
+    /// The ticket's owner is gone: its block goes back when it comes.
+    pub(crate) fn orphan(&self, ticket: Ticket) {
+        self.orphans.with(|list| list.push(ticket));
+        self.orphan_count.fetch_add(1, Release);
+        self.settle();
+    }
+
+    /// Moves on what waits in the shared ring: deferred frees and orphaned tickets. Cost: two loads if nothing waits.
+    pub(crate) fn settle(&self) {
+        if self.orphan_count.load(Acquire) != 0 {
+            self.orphans.with(|list| {
+                list.retain(|ticket| match self.consume_raw(Home::Shared, *ticket) {
+                    Some(block) => {
+                        self.orphan_count.fetch_sub(1, Release);
+                        self.put_back(block);
+                        false
+                    }
+                    None => true,
+                });
+            });
+        }
+        self.ring(Home::Shared).settle();
+    }
+
+    /// Returns a held block, bound by no entry, to its ring; whether its slot write is deferred. Cost: zeroes the
+    /// block if it may next go to another trust domain.
+    //= kbtp-6.4-return-to-its-ring
+    pub(crate) fn put_back(&self, block: BlockIndex) -> bool {
+        //= kbtp-6.4-clear-for-other-domain
+        if self.isolate.load(Acquire) {
+            self.clear(block);
+        }
+        let home = self.home(block);
+        self.ring(home).free(self.geometry.offset_of(block)) == Freed::Deferred
+    }
+
+    /// The block was freed (its entry says so already): returns it to its ring, or leaves that to the last load that
+    /// sends it. Whether a slot write is deferred.
+    //= kbtp-6.4-entry-before-return
+    //= kbtp-3.3-free-entry-first
+    pub(crate) fn release(&self, block: BlockIndex) -> bool {
+        match pins::set_freed(self.block_word(block, BlockWord::Pins)) {
+            pins::Then::Return => self.put_back(block),
+            pins::Then::Keep => {
+                if let Home::Partition(id) = self.home(block) {
+                    self.partition(id).in_transit.fetch_add(1, AcqRel);
+                }
+                false
+            }
+        }
+    }
+
+    // ---- Entries ----
+
+    /// The entry in a row of the table.
+    pub(crate) fn entry(&self, row: u64) -> TableEntry {
+        entry::read(self.entry_words(row))
+    }
+
+    /// The entry, and its block pinned if it is VALID: [`unpin`](Self::unpin) it, whatever comes.
+    pub(crate) fn entry_pinned(&self, row: u64) -> (TableEntry, Option<BlockIndex>) {
+        let words = self.entry_words(row);
+        loop {
+            let entry = entry::read(words);
+            let block = if entry.is_valid() {
+                self.geometry.block_at(entry.block)
+            } else {
+                None
+            };
+            let Some(block) = block else {
+                return (entry, None);
+            };
+            pins::pin(self.block_word(block, BlockWord::Pins));
+            if entry::still(words, &entry) {
+                return (entry, Some(block));
+            }
+            // It was freed meanwhile, so another free and bind is needed for each further turn of this loop.
+            self.unpin(block);
+        }
+    }
+
+    /// The load that pinned the block is done with it. Whether this returned a freed block whose slot is deferred.
+    pub(crate) fn unpin(&self, block: BlockIndex) {
+        if pins::unpin(self.block_word(block, BlockWord::Pins)) == pins::Then::Return {
+            let home = self.home(block);
+            self.put_back(block);
+            if let Home::Partition(id) = home {
+                self.partition(id).in_transit.fetch_sub(1, AcqRel);
+            }
+        }
+    }
+
+    /// Binds a row to a held block; returns the entry. The data is in the block already.
+    pub(crate) fn bind(&self, row: u64, block: BlockIndex, len: ByteLen, seal: bool) -> TableEntry {
+        let words = self.entry_words(row);
+        let before = entry::read(words).generation;
+        let entry = entry::bound(before, self.geometry.offset_of(block), len, seal);
+        entry::bind(words, &entry);
+        entry
+    }
+
+    /// New data is in the block of a bound row.
+    pub(crate) fn update(&self, row: u64, entry: &TableEntry) {
+        entry::update(self.entry_words(row), entry);
+    }
+
+    /// Unbinds a bound row and frees its block: the new Generation, and whether a slot write is deferred.
+    pub(crate) fn free(&self, row: u64, block: BlockIndex) -> (Generation, bool) {
+        let generation = entry::unbind(self.entry_words(row));
+        (generation, self.release(block))
+    }
+
+    /// Writes inline data into a held or bound block.
+    pub(crate) fn write(&self, block: BlockIndex, data: &[u8]) -> bool {
+        data.len() as u64 <= u64::from(self.geometry.block_size)
+            && self
+                .blocks
+                .write(self.geometry.region_offset(block), data)
+                .is_ok()
+    }
+
+    // ---- Private ----
+
+    fn consume_raw(&self, home: Home, ticket: Ticket) -> Option<BlockIndex> {
+        let offset = self.ring(home).consume(ticket)?;
+        Some(self.known(offset))
+    }
+
+    /// The block at an offset that this target wrote into a ring.
+    #[expect(
+        clippy::expect_used,
+        reason = "a ring holds only offsets of blocks; else memory is corrupt"
+    )]
+    fn known(&self, offset: BlockOffset) -> BlockIndex {
+        self.geometry
+            .block_at(offset)
+            .expect("a ring slot holds a Block Offset of the pool")
+    }
+
+    /// Makes a held block fit for a trust domain: zeroed unless it holds only that domain's octets.
+    //= kbtp-p9-reads-as-zeros
+    fn prepare(&self, block: BlockIndex, domain: Domain) {
+        let content = self.block_word(block, BlockWord::Content);
+        let found = content.load(Relaxed);
+        if found != CLEAN && found != domain.0 {
+            self.zero(block);
+        }
+        content.store(domain.0, Relaxed);
+    }
+
+    fn clear(&self, block: BlockIndex) {
+        let content = self.block_word(block, BlockWord::Content);
+        if content.load(Relaxed) != CLEAN {
+            self.zero(block);
+            content.store(CLEAN, Relaxed);
+        }
+    }
+
+    #[expect(
+        clippy::expect_used,
+        reason = "the region is as long as the geometry says, checked when made"
+    )]
+    fn zero(&self, block: BlockIndex) {
+        self.blocks
+            .zero(
+                self.geometry.region_offset(block),
+                u64::from(self.geometry.block_size),
+            )
+            .expect("a block of the pool lies in its region");
+    }
+
+    fn home(&self, block: BlockIndex) -> Home {
+        match self
+            .block_word(block, BlockWord::Home)
+            .load(Acquire)
+            .checked_sub(1)
+        {
+            None => Home::Shared,
+            Some(id) => Home::Partition(PartitionId(id)),
+        }
+    }
+
+    fn set_home(&self, block: BlockIndex, home: Home) {
+        let value = match home {
+            Home::Shared => 0,
+            Home::Partition(id) => id.0.wrapping_add(1),
+        };
+        self.block_word(block, BlockWord::Home)
+            .store(value, Release);
+    }
+
+    fn ring(&self, home: Home) -> Ring<'_, RingIn<'_>> {
+        match home {
+            Home::Shared => Ring {
+                memory: RingIn::new(&self.meta, self.layout.counters, self.layout.ring),
+                order: self.geometry.ring_order(),
+                form: AtomicForm::Masked,
+                deferred: &self.deferred,
+            },
+            Home::Partition(id) => self.partition_ring(id),
+        }
     }
 }

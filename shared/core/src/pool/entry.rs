@@ -1,0 +1,119 @@
+//! Reading and writing a table entry that others read at the same time.
+//! Source: KBTP draft, section 3.2 and sections 6.1 to 6.4; P10.
+//!
+//! An entry has one writer (the session of its handle range, or the directory when there is none) and any number of
+//! readers, among them peers that read it by RDMA. Its four words are only ever atomics of 32 bits. The first word,
+//! Flags and Generation, is the last one written when an entry is bound and the first one when it is unbound, so a
+//! reader that finds the same first word before and after has read one entry. (It is fooled if 65,535 frees and
+//! binds, a whole turn of the Generation, fall between its two reads.)
+
+use crate::sync::{Word32, fence};
+use kbtp_wire::{BlockOffset, ByteLen, EntryFlags, Generation, TableEntry};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// The words of an entry: Flags and Generation, Data Length, Block Offset high, low.
+pub(crate) type Words<'a, W> = [&'a W; 4];
+
+/// Tries of a reader. An entry that changes under each of three was unbound at some moment in between: it can be
+/// sealed once, and every other change of the first word passes through "not VALID".
+const TRIES: u32 = 3;
+
+/// The entry, all of one moment.
+pub(crate) fn read<W: Word32>(words: Words<'_, W>) -> TableEntry {
+    let mut entry = TableEntry::UNBOUND;
+    for _ in 0..TRIES {
+        entry = load(words);
+        // Acquire fence: if the loads above saw a newer bind, the load below sees what it wrote before.
+        fence(Acquire);
+        if same(words, &entry) {
+            return entry;
+        }
+    }
+    TableEntry {
+        flags: entry
+            .flags
+            .without(EntryFlags::VALID.union(EntryFlags::SEALED)),
+        ..entry
+    }
+}
+
+/// Whether Flags and Generation are still those of `entry`, but that it may have been sealed since.
+pub(crate) fn still<W: Word32>(words: Words<'_, W>, entry: &TableEntry) -> bool {
+    let [control, ..] = words;
+    let now = TableEntry::from_words([u32::from_be(control.load(Acquire)), 0, 0, 0]);
+    now.generation == entry.generation && now.is_valid() == entry.is_valid()
+}
+
+/// Binds the entry: Data Length and Block Offset before Flags and Generation.
+//= kbtp-3.2-bind-order
+pub(crate) fn bind<W: Word32>(words: Words<'_, W>, entry: &TableEntry) {
+    // Release fence: a reader that sees a word written below also sees the entry unbound before.
+    fence(Release);
+    let [c, l, h, o] = words;
+    let [control, len, high, low] = entry.to_words();
+    l.store(len.to_be(), Relaxed);
+    h.store(high.to_be(), Relaxed);
+    o.store(low.to_be(), Relaxed);
+    // Release: who sees VALID sees the words above and the data of the block.
+    //= kbtp-6.3-entry-after-data
+    c.store(control.to_be(), Release);
+}
+
+/// A store into a bound block: the new Data Length, then SEALED if asked for.
+//= kbtp-6.2-update-entry
+pub(crate) fn update<W: Word32>(words: Words<'_, W>, entry: &TableEntry) {
+    let [c, l, ..] = words;
+    let [control, len, ..] = entry.to_words();
+    l.store(len.to_be(), Release);
+    c.store(control.to_be(), Release);
+}
+
+/// Clears VALID and SEALED and counts the Generation on; returns the new one.
+//= kbtp-6.4-clear-entry
+pub(crate) fn unbind<W: Word32>(words: Words<'_, W>) -> Generation {
+    let [c, ..] = words;
+    let entry = TableEntry::from_words([u32::from_be(c.load(Relaxed)), 0, 0, 0]);
+    let generation = next(entry.generation);
+    let unbound = TableEntry {
+        generation: Some(generation),
+        ..TableEntry::UNBOUND
+    };
+    let [control, ..] = unbound.to_words();
+    c.store(control.to_be(), Release);
+    generation
+}
+
+/// The Generation after this one; the first one for an entry that was never bound.
+//= kbtp-6.3-next-generation
+pub(crate) fn next(generation: Option<Generation>) -> Generation {
+    generation.map_or(Generation::FIRST, Generation::next)
+}
+
+/// The entry that binds `block` next.
+pub(crate) fn bound(
+    before: Option<Generation>,
+    block: BlockOffset,
+    data_len: ByteLen,
+    sealed: bool,
+) -> TableEntry {
+    TableEntry {
+        flags: EntryFlags::VALID.with(EntryFlags::SEALED, sealed),
+        generation: Some(next(before)),
+        data_len,
+        block,
+    }
+}
+
+fn load<W: Word32>(words: Words<'_, W>) -> TableEntry {
+    let [c, l, h, o] = words;
+    let control = c.load(Acquire);
+    TableEntry::from_words(
+        [control, l.load(Relaxed), h.load(Relaxed), o.load(Relaxed)].map(u32::from_be),
+    )
+}
+
+fn same<W: Word32>(words: Words<'_, W>, entry: &TableEntry) -> bool {
+    let [control, ..] = words;
+    let [before, ..] = entry.to_words();
+    u32::from_be(control.load(Relaxed)) == before
+}

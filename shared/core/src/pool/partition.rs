@@ -1,0 +1,258 @@
+//! Partitions: a contiguous run of blocks with a ring of its own, for one DIRECT_ALLOC session (draft, section 3.4).
+//!
+//! The blocks of a partition are taken out of the shared ring when the session begins, and go back when it has ended.
+//! Its ring lies at slot 2a of the partition rings, where a is its first block: a partition of q blocks has fewer
+//! 2q slots, so partitions that share no block share no slot.
+
+use super::region_words::RingIn;
+use super::ring::{AtomicForm, Deferred, Ring};
+use super::{Domain, Home, Pool};
+use crate::BlockIndex;
+use crate::geometry::{COUNTER_STRIDE, SLOT_LEN};
+use kbtp_wire::{BlockOffset, RingOrder, RingSlot, Ticket};
+use std::collections::BTreeMap;
+use std::hint::spin_loop;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+/// Looks at a slot whose free is being written by another worker right now.
+const SPINS: u32 = 1000;
+
+/// The number of a partition, below [`PARTITIONS_MAX`](crate::limits::PARTITIONS_MAX).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct PartitionId(pub(crate) u32);
+
+/// A partition. It is changed by the directory alone, while no block has it as its home.
+#[derive(Debug)]
+pub(super) struct Partition {
+    first: AtomicU32,
+    /// Blocks; 0: not in use.
+    blocks: AtomicU32,
+    /// 1 for [`AtomicForm::Unmasked`].
+    unmasked: AtomicU32,
+    deferred: Deferred<AtomicU32>,
+    /// Blocks freed while loads still send them. Counted up after FREED is set and down after the return, which may
+    /// come first: it wraps below zero for a moment.
+    pub(super) in_transit: AtomicU32,
+}
+
+impl Default for Partition {
+    fn default() -> Self {
+        Self {
+            first: AtomicU32::new(0),
+            blocks: AtomicU32::new(0),
+            unmasked: AtomicU32::new(0),
+            deferred: Deferred::new(AtomicU32::new(0)),
+            in_transit: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Partition {
+    pub(super) fn blocks_in_use(&self) -> u32 {
+        self.blocks.load(Acquire)
+    }
+
+    fn order(&self) -> RingOrder {
+        RingOrder::for_blocks(self.blocks.load(Acquire)).unwrap_or(RingOrder::MAX)
+    }
+}
+
+/// What an initiator needs to know of its partition (P6); offsets are in the metadata region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PartitionPlace {
+    pub(crate) first: BlockIndex,
+    pub(crate) blocks: u32,
+    pub(crate) order: RingOrder,
+    pub(crate) ring: u64,
+    pub(crate) head: u64,
+}
+
+impl Pool {
+    /// Takes `blocks` contiguous free blocks out of the shared ring and makes them a partition for `domain`. `None` if
+    /// there is no such run, or no partition left. Cost: takes free blocks from the ring until there is a run, in the
+    /// worst case all of them, and returns the rest; allocations of others wait meanwhile.
+    //= kbtp-p8-contiguous-partition
+    pub(crate) fn carve(
+        &self,
+        blocks: u32,
+        form: AtomicForm,
+        domain: Domain,
+    ) -> Option<PartitionId> {
+        let (number, partition) = (0..)
+            .zip(&self.partitions)
+            .find(|(_, p)| p.blocks_in_use() == 0)?;
+        let id = PartitionId(number);
+        let (first, rest) = self.draw_run(blocks);
+        for block in rest {
+            self.ring(Home::Shared).free(self.geometry.offset_of(block));
+        }
+        let first = first?;
+        partition.first.store(first.0, Release);
+        partition
+            .unmasked
+            .store(u32::from(form == AtomicForm::Unmasked), Release);
+        partition.in_transit.store(0, Release);
+        partition.blocks.store(blocks, Release);
+        let run = first.0..first.0.saturating_add(blocks);
+        for block in run.clone().map(BlockIndex) {
+            self.prepare(block, domain);
+        }
+        self.partition_ring(id)
+            .format(run.clone().map(|b| self.geometry.offset_of(BlockIndex(b))));
+        for block in run.map(BlockIndex) {
+            self.set_home(block, Home::Partition(id));
+        }
+        Some(id)
+    }
+
+    /// Returns the free blocks of a partition whose session has ended to the shared ring; its bound blocks will go
+    /// there too. False, and nothing done, while loads still send blocks that were freed.
+    pub(crate) fn dissolve(&self, id: PartitionId) -> bool {
+        let partition = self.partition(id);
+        if partition.in_transit.load(Acquire) != 0 {
+            return false;
+        }
+        let mut free: Vec<BlockOffset> = self.partition_ring(id).blocks().collect();
+        free.extend(partition.deferred.clear());
+        let first = partition.first.load(Acquire);
+        for block in first..first.saturating_add(partition.blocks_in_use()) {
+            self.set_home(BlockIndex(block), Home::Shared);
+        }
+        partition.blocks.store(0, Release);
+        for block in free {
+            self.put_back(self.known(block));
+        }
+        true
+    }
+
+    /// Where a partition lies.
+    pub(crate) fn partition_place(&self, id: PartitionId) -> PartitionPlace {
+        let partition = self.partition(id);
+        let first = partition.first.load(Acquire);
+        PartitionPlace {
+            first: BlockIndex(first),
+            blocks: partition.blocks_in_use(),
+            order: partition.order(),
+            ring: self
+                .layout
+                .partition_rings
+                .wrapping_add(u64::from(first) * 2 * SLOT_LEN),
+            head: self.partition_counters(id),
+        }
+    }
+
+    /// Ticket of the next allocation of a partition: how many were taken, by peer and target.
+    pub(crate) fn partition_head(&self, id: PartitionId) -> Ticket {
+        self.partition_ring(id).head()
+    }
+
+    /// What the slot of a ticket of a partition holds.
+    pub(crate) fn partition_slot(&self, id: PartitionId, ticket: Ticket) -> RingSlot {
+        self.partition_ring(id).slot(ticket)
+    }
+
+    /// Moves on the deferred frees of a partition.
+    pub(crate) fn settle_partition(&self, id: PartitionId) {
+        self.partition_ring(id).settle();
+    }
+
+    #[expect(clippy::expect_used, reason = "ids are made by carve alone")]
+    pub(super) fn partition(&self, id: PartitionId) -> &Partition {
+        usize::try_from(id.0)
+            .ok()
+            .and_then(|i| self.partitions.get(i))
+            .expect("a partition's number")
+    }
+
+    pub(super) fn partition_ring(&self, id: PartitionId) -> Ring<'_, RingIn<'_>> {
+        let partition = self.partition(id);
+        let first = u64::from(partition.first.load(Acquire));
+        let form = match partition.unmasked.load(Acquire) {
+            0 => AtomicForm::Masked,
+            _ => AtomicForm::Unmasked,
+        };
+        Ring {
+            memory: RingIn::new(
+                &self.meta,
+                self.partition_counters(id),
+                self.layout
+                    .partition_rings
+                    .wrapping_add(first * 2 * SLOT_LEN),
+            ),
+            order: partition.order(),
+            form,
+            deferred: &partition.deferred,
+        }
+    }
+
+    /// Free blocks of the partitions in use; nobody may use them meanwhile.
+    pub(super) fn partitioned_blocks(&self) -> impl Iterator<Item = (BlockOffset, bool)> + '_ {
+        (0..)
+            .map(PartitionId)
+            .zip(&self.partitions)
+            .filter(|(_, p)| p.blocks_in_use() > 0)
+            .flat_map(|(id, partition)| {
+                let slots: Vec<_> = self
+                    .partition_ring(id)
+                    .blocks()
+                    .map(|b| (b, false))
+                    .collect();
+                slots
+                    .into_iter()
+                    .chain(partition.deferred.blocks().into_iter().map(|b| (b, true)))
+            })
+    }
+
+    fn partition_counters(&self, id: PartitionId) -> u64 {
+        self.layout
+            .partition_counters
+            .wrapping_add(u64::from(id.0) * 2 * COUNTER_STRIDE)
+    }
+
+    /// Takes blocks from the shared ring until `wanted` of them are contiguous: the first of the run, if there is
+    /// one, and the blocks that are not part of it.
+    fn draw_run(&self, wanted: u32) -> (Option<BlockIndex>, Vec<BlockIndex>) {
+        // First block of each run of drawn blocks, and its length.
+        let mut runs: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut found = None;
+        while found.is_none()
+            && let Some(ticket) = self.take(Home::Shared)
+        {
+            let Some(block) = self.consume_soon(ticket) else {
+                self.orphan(ticket);
+                continue;
+            };
+            let after = runs.remove(&block.0.saturating_add(1)).unwrap_or(0);
+            let before = runs
+                .range(..block.0)
+                .next_back()
+                .map(|(first, len)| (*first, *len));
+            let (first, len) = match before {
+                Some((first, len)) if first.saturating_add(len) == block.0 => (first, len),
+                _ => (block.0, 0),
+            };
+            let len = len.saturating_add(1).saturating_add(after);
+            runs.insert(first, len);
+            found = (len >= wanted).then_some(first);
+        }
+        let run = found.map(|first| first..first.saturating_add(wanted));
+        let rest = runs
+            .into_iter()
+            .flat_map(|(first, len)| first..first.saturating_add(len))
+            .filter(|block| !run.as_ref().is_some_and(|run| run.contains(block)))
+            .map(BlockIndex)
+            .collect();
+        (found.map(BlockIndex), rest)
+    }
+
+    fn consume_soon(&self, ticket: Ticket) -> Option<BlockIndex> {
+        for _ in 0..SPINS {
+            if let Some(block) = self.consume_raw(Home::Shared, ticket) {
+                return Some(block);
+            }
+            spin_loop();
+        }
+        None
+    }
+}

@@ -1,0 +1,150 @@
+//! Taking over the pool of a target that is gone.
+//!
+//! The block table and the range records are the truth: what a VALID entry binds stays bound, every other block is
+//! free, and ring, partitions, pins and tickets are made anew.
+
+use super::format::read_superblock;
+use super::records::RangeRecord;
+use super::region_words::BlockWord;
+use super::{ANYBODY, CLEAN, Home, Pool, PoolError, Recovered, RecoveryReport, entry};
+use crate::BlockIndex;
+use kbtp_memory::Region;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Claim of a block that no entry binds.
+const FREE: u64 = u64::MAX;
+
+impl Pool {
+    /// Takes over the pool that a target which is gone left in two regions: bound blocks stay bound, all others are
+    /// free, and the ring is rebuilt. Nobody else may use the regions. `fresh_instance` becomes the Target Instance
+    /// ID if bound blocks were lost. Cost: one pass over the handle ranges and the blocks' words.
+    ///
+    /// An entry is dropped if its block lies outside the pool or is shorter than its Data Length; two entries that
+    /// claim one block are both dropped, since either may hold the other's data.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAPool`] if the metadata region holds none, or [`PoolError`] as for `format`.
+    //= kbtp-p6-instance-changes
+    pub fn recover(
+        meta: Region,
+        blocks: Region,
+        fresh_instance: [u8; 16],
+    ) -> Result<(Self, Recovered), PoolError> {
+        let (geometry, instance) = read_superblock(&meta)?;
+        let mut pool = Self::over(meta, blocks, geometry, instance)?;
+        let (records, damaged) = pool.read_records()?;
+        let mut report = RecoveryReport {
+            ranges_dropped: damaged,
+            ..RecoveryReport::default()
+        };
+        let records = pool.without_overlaps(records, &mut report)?;
+        let claims = pool.claim_blocks(&records, &mut report);
+        pool.reset_block_words();
+        let free = claims
+            .iter()
+            .zip(0..geometry.blocks)
+            .filter(|(claim, _)| **claim == FREE);
+        pool.ring(Home::Shared)
+            .format(free.map(|(_, block)| geometry.offset_of(BlockIndex(block))));
+        let ranges: Vec<_> = records
+            .into_iter()
+            .map(|record| {
+                let rows = record.first_row..record.first_row.saturating_add(record.rows);
+                let bound = rows.filter(|row| pool.entry(*row).is_valid()).count();
+                (record, u32::try_from(bound).unwrap_or(u32::MAX))
+            })
+            .collect();
+        report.bound = ranges.iter().map(|(_, bound)| *bound).sum();
+        report.ranges = u32::try_from(ranges.len()).unwrap_or(u32::MAX);
+        report.instance_changed = report.entries_dropped > 0 || report.ranges_dropped > 0;
+        if report.instance_changed {
+            pool.instance = fresh_instance;
+        }
+        pool.write_superblock()?;
+        Ok((pool, Recovered { report, ranges }))
+    }
+
+    /// The records that lie within the table and share no handle with an earlier one.
+    fn without_overlaps(
+        &self,
+        mut records: Vec<RangeRecord>,
+        report: &mut RecoveryReport,
+    ) -> Result<Vec<RangeRecord>, PoolError> {
+        records.sort_by_key(|record| record.first_row);
+        let granule = self.geometry.granule_handles();
+        let mut kept = Vec::with_capacity(records.len());
+        let mut next_free = 0;
+        for record in records {
+            let end = record.first_row.checked_add(record.rows);
+            let end = end.filter(|end| *end <= self.geometry.handles);
+            match end {
+                Some(end)
+                    if record.first_row >= next_free
+                        && record.rows > 0
+                        && record.first_row.is_multiple_of(granule) =>
+                {
+                    next_free = end;
+                    kept.push(record);
+                }
+                _ => {
+                    report.ranges_dropped = report.ranges_dropped.saturating_add(1);
+                    self.clear_record(record.slot)?;
+                }
+            }
+        }
+        Ok(kept)
+    }
+
+    /// The row that binds each block, bad claims dropped.
+    fn claim_blocks(&self, records: &[RangeRecord], report: &mut RecoveryReport) -> Vec<u64> {
+        let blocks = usize::try_from(self.geometry.blocks).unwrap_or(usize::MAX);
+        let mut claims = vec![FREE; blocks];
+        let mut twice = Vec::new();
+        let mut drop_entry = |row| {
+            entry::unbind(self.entry_words(row));
+            report.entries_dropped = report.entries_dropped.saturating_add(1);
+        };
+        for row in records
+            .iter()
+            .flat_map(|r| r.first_row..r.first_row.saturating_add(r.rows))
+        {
+            let found = self.entry(row);
+            if !found.is_valid() {
+                continue;
+            }
+            let fits = found.data_len.0 <= self.geometry.block_size && found.generation.is_some();
+            let block = self.geometry.block_at(found.block).filter(|_| fits);
+            let claim = block.and_then(|b| claims.get_mut(usize::try_from(b.0).ok()?));
+            match claim {
+                None => drop_entry(row),
+                Some(claim) if *claim == FREE => *claim = row,
+                Some(claim) => {
+                    drop_entry(row);
+                    twice.push(*claim);
+                }
+            }
+        }
+        twice.sort_unstable();
+        twice.dedup();
+        for row in twice {
+            let block = self.geometry.block_at(self.entry(row).block);
+            drop_entry(row);
+            if let Some(claim) = block.and_then(|b| claims.get_mut(usize::try_from(b.0).ok()?)) {
+                *claim = FREE;
+            }
+        }
+        claims
+    }
+
+    /// No pins, no partitions; and the trust domains are numbered anew, so whose octets a block holds is unknown.
+    fn reset_block_words(&self) {
+        for block in (0..self.geometry.blocks).map(BlockIndex) {
+            self.block_word(block, BlockWord::Pins).store(0, Relaxed);
+            self.block_word(block, BlockWord::Home).store(0, Relaxed);
+            let content = self.block_word(block, BlockWord::Content);
+            if content.load(Relaxed) != CLEAN {
+                content.store(ANYBODY, Relaxed);
+            }
+        }
+    }
+}

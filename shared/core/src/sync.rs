@@ -1,0 +1,106 @@
+//! Atomics behind two small traits, so that the lock-free parts run over a region and, in their loom tests, over
+//! loom's atomics: the same code both times.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::fence;
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::fence;
+
+#[cfg(loom)]
+use loom::sync::Mutex as Inner;
+#[cfg(not(loom))]
+use std::sync::Mutex as Inner;
+
+/// A 32-bit word that others use at the same time.
+pub(crate) trait Word32 {
+    /// As [`AtomicU32::load`].
+    fn load(&self, order: Ordering) -> u32;
+    /// As [`AtomicU32::store`].
+    fn store(&self, value: u32, order: Ordering);
+    /// As [`AtomicU32::fetch_add`].
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32;
+    /// As [`AtomicU32::fetch_sub`].
+    fn fetch_sub(&self, value: u32, order: Ordering) -> u32;
+    /// As [`AtomicU32::fetch_or`].
+    fn fetch_or(&self, value: u32, order: Ordering) -> u32;
+    /// As [`AtomicU32::compare_exchange`] with `AcqRel` and `Relaxed`; whether it was exchanged.
+    fn exchange(&self, old: u32, new: u32) -> bool;
+}
+
+/// A 64-bit word that others use at the same time.
+pub(crate) trait Word64 {
+    /// As [`AtomicU64::load`].
+    fn load(&self, order: Ordering) -> u64;
+    /// As [`AtomicU64::store`].
+    fn store(&self, value: u64, order: Ordering);
+    /// As [`AtomicU64::compare_exchange`] with `AcqRel` and `Acquire`: the value before if it was exchanged.
+    ///
+    /// # Errors
+    /// The value found, if it was another.
+    fn exchange(&self, old: u64, new: u64) -> Result<u64, u64>;
+}
+
+macro_rules! words {
+    ($u32:ty, $u64:ty) => {
+        impl Word32 for $u32 {
+            fn load(&self, order: Ordering) -> u32 {
+                self.load(order)
+            }
+            fn store(&self, value: u32, order: Ordering) {
+                self.store(value, order);
+            }
+            fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+                self.fetch_add(value, order)
+            }
+            fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
+                self.fetch_sub(value, order)
+            }
+            fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
+                self.fetch_or(value, order)
+            }
+            fn exchange(&self, old: u32, new: u32) -> bool {
+                self.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            }
+        }
+
+        impl Word64 for $u64 {
+            fn load(&self, order: Ordering) -> u64 {
+                self.load(order)
+            }
+            fn store(&self, value: u64, order: Ordering) {
+                self.store(value, order);
+            }
+            fn exchange(&self, old: u64, new: u64) -> Result<u64, u64> {
+                self.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+            }
+        }
+    };
+}
+
+words!(AtomicU32, AtomicU64);
+#[cfg(loom)]
+words!(loom::sync::atomic::AtomicU32, loom::sync::atomic::AtomicU64);
+
+/// A mutex for what happens rarely. A panic of another holder does not spread: what it guards is valid between any
+/// two statements.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(Inner<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Inner::new(value))
+    }
+
+    /// Runs `f` with the value.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let mut guard = match self.0.lock() {
+            Ok(guard) => guard,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        f(&mut guard)
+    }
+}
