@@ -1,2 +1,163 @@
-//! Being written.
-fn main() {}
+//! Checks of the tree itself, run as `cargo xtask`.
+//!
+//! `tidy` holds the crates' arrows, licences and a few rules no compiler knows; `reqtrace` holds code, tests and
+//! `docs/spec/requirements/` together; `check` does both.
+#![forbid(unsafe_code)]
+
+mod citation;
+mod coverage;
+mod finding;
+mod lexer;
+mod licence;
+mod metadata;
+mod requirements;
+mod tidy;
+mod tree;
+
+use coverage::{Coverage, SNAPSHOT};
+use finding::{Finding, Report};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tree::Tree;
+
+const USAGE: &str = "usage: cargo xtask tidy
+       cargo xtask reqtrace [--update] [--report-only]
+       cargo xtask check [--report-only]
+
+  tidy           the rules of the tree: arrows between crates, licences, lengths, attributes
+  reqtrace       every requirement has code and a test that cite it, and every citation a requirement
+    --update       write docs/spec/coverage.txt anew
+    --report-only  tell of missing coverage and of a stale snapshot without failing for them
+  check          both
+";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Command {
+    Tidy,
+    Reqtrace,
+    Check,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Options {
+    command: Command,
+    update: bool,
+    report_only: bool,
+}
+
+impl Options {
+    fn parse(words: &[String]) -> Option<Self> {
+        let (command, flags) = words.split_first()?;
+        let command = match command.as_str() {
+            "tidy" => Command::Tidy,
+            "reqtrace" => Command::Reqtrace,
+            "check" => Command::Check,
+            _ => return None,
+        };
+        let mut options = Self {
+            command,
+            update: false,
+            report_only: false,
+        };
+        for flag in flags {
+            match flag.as_str() {
+                "--report-only" if command != Command::Tidy => options.report_only = true,
+                "--update" if command == Command::Reqtrace => options.update = true,
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let Some(options) = Options::parse(&words) else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match run(options, &mut std::io::stdout().lock()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace: two folders above this crate.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
+}
+
+fn run(options: Options, out: &mut impl Write) -> Result<bool, Box<dyn std::error::Error>> {
+    let root = root();
+    let tree = Tree::tracked(&root)?;
+    let mut good = true;
+    if options.command != Command::Reqtrace {
+        let metadata = metadata::Metadata::of(&root)?;
+        let findings = tidy::check(&tree, &metadata);
+        good &= findings.is_empty();
+        print(out, "tidy", &findings)?;
+    }
+    if options.command != Command::Tidy {
+        let mut report = Report::default();
+        let coverage = Coverage::of(&tree, &mut report);
+        write!(out, "{}", coverage.table())?;
+        if options.update {
+            std::fs::write(root.join(SNAPSHOT), coverage.snapshot())?;
+        } else {
+            coverage.compare_snapshot(&tree, &mut report);
+        }
+        coverage.require(&mut report);
+        good &= report.faults.is_empty() && (options.report_only || report.shortfalls.is_empty());
+        print(out, "reqtrace", &report.faults)?;
+        print(out, "reqtrace, coverage", &report.shortfalls)?;
+    }
+    Ok(good)
+}
+
+fn print(out: &mut impl Write, what: &str, findings: &[Finding]) -> std::io::Result<()> {
+    for finding in findings {
+        writeln!(out, "{finding}")?;
+    }
+    match findings.len() {
+        0 => writeln!(out, "{what}: nothing found"),
+        n => writeln!(out, "{what}: {n} found"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Option<Options> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Options::parse(&words)
+    }
+
+    #[test]
+    fn commands_and_their_flags() {
+        let both = parse("check --report-only").unwrap();
+        assert_eq!(both.command, Command::Check);
+        assert!(both.report_only && !both.update);
+        assert!(parse("reqtrace --update").unwrap().update);
+        for wrong in [
+            "",
+            "frobnicate",
+            "tidy --update",
+            "check --update",
+            "tidy --report-only",
+        ] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_root_is_the_workspace() {
+        assert!(root().join("clippy.toml").exists());
+    }
+}

@@ -1,0 +1,265 @@
+//! Which requirements have code and a test that cite them.
+
+use crate::citation::{self, Kind};
+use crate::finding::{Finding, Report};
+use crate::requirements::{self, Document};
+use crate::tree::Tree;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The committed state.
+pub(crate) const SNAPSHOT: &str = "docs/spec/coverage.txt";
+
+/// Documents whose requirements must all be covered.
+const COMPLETE: &[&str] = &["kbtp-draft", "kbtp-profile"];
+
+/// Coverage of each document.
+#[derive(Debug)]
+pub(crate) struct Coverage {
+    documents: Vec<DocumentCoverage>,
+}
+
+#[derive(Debug, Default)]
+struct DocumentCoverage {
+    name: String,
+    due: usize,
+    covered: usize,
+    exceptions: usize,
+    later: usize,
+    /// Due requirements with something missing, and what.
+    missing: Vec<(String, &'static str)>,
+}
+
+impl DocumentCoverage {
+    fn percent(&self) -> usize {
+        // Rounded down: 100 means all.
+        (self.covered * 100).checked_div(self.due).unwrap_or(100)
+    }
+}
+
+impl Coverage {
+    /// Reads lists and citations; broken ones are faults.
+    pub(crate) fn of(tree: &Tree, report: &mut Report) -> Self {
+        let documents = requirements::read(tree, &mut report.faults);
+        let citations = citation::read(tree, &mut report.faults);
+        let known: BTreeSet<&str> = documents
+            .iter()
+            .flat_map(|document| &document.requirements)
+            .map(|requirement| requirement.id.as_str())
+            .collect();
+        let mut cited = BTreeMap::<&str, BTreeSet<Kind>>::new();
+        for citation in &citations {
+            if known.contains(citation.id.as_str()) {
+                cited.entry(&citation.id).or_default().insert(citation.kind);
+            } else {
+                let what = format!("{} is in no list of {}", citation.id, requirements::FOLDER);
+                report
+                    .faults
+                    .push(Finding::at(&citation.path, citation.line, what));
+            }
+        }
+        let documents = documents
+            .iter()
+            .map(|document| document_coverage(document, &cited))
+            .collect();
+        Self { documents }
+    }
+
+    /// One line for each document.
+    pub(crate) fn table(&self) -> String {
+        let line = |document: &DocumentCoverage| {
+            let DocumentCoverage {
+                name,
+                due,
+                covered,
+                exceptions,
+                later,
+                ..
+            } = document;
+            let percent = document.percent();
+            format!(
+                "{name:<14} {covered:>3} of {due:>3} ({percent:>3} %), {exceptions} by exception, {later} later\n"
+            )
+        };
+        self.documents.iter().map(line).collect()
+    }
+
+    /// The table, and what is missing.
+    pub(crate) fn snapshot(&self) -> String {
+        let head = "# Coverage of the requirements; written by `cargo xtask reqtrace --update`.
+";
+        let missing = self.documents.iter().flat_map(|document| &document.missing);
+        let missing: Vec<String> = missing
+            .map(|(id, what)| format!("{id}: {what}\n"))
+            .collect();
+        [head, &self.table(), &missing.concat()].concat()
+    }
+
+    /// Tells of a snapshot that is not this coverage.
+    pub(crate) fn compare_snapshot(&self, tree: &Tree, report: &mut Report) {
+        let now = self.snapshot();
+        let then = tree.text(SNAPSHOT).unwrap_or_default();
+        if now == then {
+            return;
+        }
+        if then.is_empty() {
+            report.shortfalls.push(Finding::of(
+                SNAPSHOT,
+                "is not there; `cargo xtask reqtrace --update` writes it",
+            ));
+            return;
+        }
+        let changed = |from: &str, to: &str, sign: char, report: &mut Report| {
+            let have: BTreeSet<&str> = to.lines().collect();
+            for line in from.lines().filter(|line| !have.contains(line)) {
+                report
+                    .shortfalls
+                    .push(Finding::of(SNAPSHOT, format!("{sign} {line}")));
+            }
+        };
+        changed(then, &now, '-', report);
+        changed(&now, then, '+', report);
+        let what =
+            "is not the coverage of this tree; `cargo xtask reqtrace --update` writes it anew";
+        report.shortfalls.push(Finding::of(SNAPSHOT, what));
+    }
+
+    /// Tells of what is missing in the documents that must be complete.
+    pub(crate) fn require(&self, report: &mut Report) {
+        for document in self
+            .documents
+            .iter()
+            .filter(|d| COMPLETE.contains(&d.name.as_str()))
+        {
+            for (id, what) in &document.missing {
+                report.shortfalls.push(Finding::of(id, *what));
+            }
+        }
+    }
+}
+
+fn document_coverage(
+    document: &Document,
+    cited: &BTreeMap<&str, BTreeSet<Kind>>,
+) -> DocumentCoverage {
+    let mut coverage = DocumentCoverage {
+        name: document.name.clone(),
+        ..DocumentCoverage::default()
+    };
+    for requirement in &document.requirements {
+        if !requirement.is_due() {
+            coverage.later += 1;
+            continue;
+        }
+        coverage.due += 1;
+        let kinds = cited.get(requirement.id.as_str());
+        let has = |kind| kinds.is_some_and(|kinds| kinds.contains(&kind));
+        let missing = match (has(Kind::Exception), has(Kind::Code), has(Kind::Test)) {
+            (true, ..) => {
+                coverage.exceptions += 1;
+                None
+            }
+            (_, true, true) => None,
+            (_, true, false) => Some("no test cites it"),
+            (_, false, true) => Some("no code cites it"),
+            (_, false, false) => Some("nothing cites it"),
+        };
+        match missing {
+            None => coverage.covered += 1,
+            Some(what) => coverage.missing.push((requirement.id.clone(), what)),
+        }
+    }
+    coverage
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::requirements::tests::list;
+
+    const LIST: &str = "docs/spec/requirements/kbtp-draft.toml";
+
+    fn cover(ids: &[(&str, &str)], code: &str) -> (Coverage, Report) {
+        let list = list(ids);
+        let tree = Tree::from([(LIST, list.as_str()), ("src/a.rs", code)]);
+        let mut report = Report::default();
+        let coverage = Coverage::of(&tree, &mut report);
+        coverage.require(&mut report);
+        (coverage, report)
+    }
+
+    #[test]
+    fn code_and_test_together_cover() {
+        let ids = [
+            ("kbtp-1-a", ""),
+            ("kbtp-1-b", ""),
+            ("kbtp-1-c", ""),
+            ("kbtp-1-d", ""),
+        ];
+        let code = "//= kbtp-1-a\n//= test kbtp-1-a\n//= kbtp-1-b\n//= test kbtp-1-c\n";
+        let (coverage, report) = cover(&ids, code);
+        assert_eq!(report.faults, []);
+        let missing: Vec<String> = report.shortfalls.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            missing,
+            [
+                "kbtp-1-b: no test cites it",
+                "kbtp-1-c: no code cites it",
+                "kbtp-1-d: nothing cites it"
+            ]
+        );
+        assert_eq!(coverage.documents[0].percent(), 25);
+    }
+
+    #[test]
+    fn exceptions_count_and_later_ones_are_not_due() {
+        let later = "status = \"later\"\nreason = \"why\"";
+        let ids = [("kbtp-1-a", ""), ("kbtp-1-b", later)];
+        let (coverage, report) = cover(&ids, "//= exception kbtp-1-a: because\n");
+        assert_eq!((report.faults, report.shortfalls), (vec![], vec![]));
+        let document = &coverage.documents[0];
+        assert_eq!(
+            (document.due, document.exceptions, document.later),
+            (1, 1, 1)
+        );
+        assert_eq!(document.percent(), 100);
+    }
+
+    #[test]
+    fn an_unknown_id_is_a_fault() {
+        let (_, report) = cover(&[("kbtp-1-a", "")], "\n//= kbtp-1-typo\n");
+        assert_eq!(report.faults.len(), 1);
+        assert_eq!(report.faults[0].line, 2);
+        assert!(
+            report.faults[0]
+                .what
+                .starts_with("kbtp-1-typo is in no list")
+        );
+    }
+
+    #[test]
+    fn a_stale_snapshot_is_told_of() {
+        let (coverage, _) = cover(&[("kbtp-1-a", "")], "//= kbtp-1-a\n");
+        let mut report = Report::default();
+        let snapshot = coverage.snapshot();
+        coverage.compare_snapshot(&Tree::from([(SNAPSHOT, snapshot.as_str())]), &mut report);
+        assert_eq!(report.shortfalls, []);
+        let old = snapshot.replace("no test", "nothing");
+        coverage.compare_snapshot(&Tree::from([(SNAPSHOT, old.as_str())]), &mut report);
+        let told: Vec<&str> = report.shortfalls.iter().map(|f| &f.what[..2]).collect();
+        assert_eq!(told, ["- ", "+ ", "is"]);
+        let mut report = Report::default();
+        coverage.compare_snapshot(&Tree::default(), &mut report);
+        assert!(!report.shortfalls.is_empty());
+    }
+
+    #[test]
+    fn other_documents_need_not_be_complete() {
+        let list = list(&[("kbtp-1-a", "")]);
+        let tree = Tree::from([("docs/spec/requirements/rfc9999.toml", list.as_str())]);
+        let mut report = Report::default();
+        let coverage = Coverage::of(&tree, &mut report);
+        coverage.require(&mut report);
+        assert_eq!(report.shortfalls, []);
+        assert!(coverage.snapshot().contains("kbtp-1-a: nothing cites it"));
+    }
+}
