@@ -16,10 +16,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// A client that writes what it likes.
-struct Raw(OwnedFd);
+pub(crate) struct Raw(OwnedFd);
 
 impl Raw {
-    fn new(scratch: &Scratch) -> Self {
+    pub(crate) fn new(scratch: &Scratch) -> Self {
         let fd = socket_with(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -31,15 +31,15 @@ impl Raw {
         Self(fd)
     }
 
-    fn send(&self, octets: &[u8]) {
+    pub(crate) fn send(&self, octets: &[u8]) {
         assert_eq!(send(&self.0, octets, SendFlags::NOSIGNAL), Ok(octets.len()));
     }
 
-    fn ask(&self, id: u32, message: ToAgent) {
+    pub(crate) fn ask(&self, id: u32, message: ToAgent) {
         self.send(&Frame { id, message }.encode().unwrap());
     }
 
-    fn hello(self, role: Role) -> Self {
+    pub(crate) fn hello(self, role: Role) -> Self {
         self.ask(
             1,
             ToAgent::Hello(Hello {
@@ -53,7 +53,7 @@ impl Raw {
     }
 
     /// The next answer; `None` at the end.
-    fn answer(&self) -> Option<FromAgent> {
+    pub(crate) fn answer(&self) -> Option<FromAgent> {
         let mut octets = [0; MAX_FRAME_LEN];
         loop {
             readable(self.0.as_fd());
@@ -69,7 +69,7 @@ impl Raw {
         }
     }
 
-    fn refusal(&self) -> Refusal {
+    pub(crate) fn refusal(&self) -> Refusal {
         match self.answer() {
             Some(FromAgent::Refused(refusal)) => refusal,
             other => panic!("{other:?}"),

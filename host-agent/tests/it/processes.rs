@@ -2,10 +2,15 @@
 //! to be.
 
 use crate::common::{Running, Scratch, event, name, octets, options, readable};
+use crate::hostile::Raw;
 use kbtp_agent::{AgentConfig, Lock, Shutdown};
-use kbtp_control::{AgentEvent, AgentLink, ControlError, Refusal, Role, TargetChannel};
+use kbtp_control::{
+    AgentEvent, AgentLink, ControlError, FromAgent, Hello, Refusal, Role, TargetChannel, ToAgent,
+    VERSION,
+};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -204,6 +209,44 @@ fn a_target_notices_that_its_agent_was_killed() {
     assert_ne!(target.welcome().incarnation, before);
     let pool = target.attach_pool().unwrap();
     assert_eq!(octets(&pool.region, 0, 12), [0; 12]);
+}
+
+#[test]
+fn a_dead_target_that_is_not_noticed_yet_does_not_keep_its_successor_out() {
+    let scratch = Scratch::new();
+    let mut agent = Peer::start("agent", &scratch, None);
+    assert_eq!(agent.says(), "listening");
+    let clients = |of: &Raw| {
+        of.ask(2, ToAgent::Status);
+        match of.answer() {
+            Some(FromAgent::Status(report)) => report.clients,
+            other => panic!("{other:?}"),
+        }
+    };
+    // The successor takes the place of an observer, so that the agent comes to it before it comes to the target.
+    let observer = Raw::new(&scratch).hello(Role::Observer);
+    let target = Raw::new(&scratch).hello(Role::Target);
+    let successor = Raw::new(&scratch);
+    while clients(&target) < 3 {}
+    drop(observer);
+    while clients(&target) > 2 {}
+    // While the agent stands still the target dies and the successor calls.
+    agent.signal(Signal::SIGSTOP);
+    let pid = Pid::from_raw(agent.child.id().try_into().unwrap());
+    let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGSTOP));
+    drop(target);
+    successor.ask(
+        1,
+        ToAgent::Hello(Hello {
+            version: VERSION,
+            role: Role::Target,
+            pid: 1,
+        }),
+    );
+    agent.signal(Signal::SIGCONT);
+    let answer = successor.answer();
+    assert!(matches!(answer, Some(FromAgent::Welcome(_))), "{answer:?}");
 }
 
 /// Whether this process may start others as another user.

@@ -99,6 +99,11 @@ impl TargetChannel {
         })
     }
 
+    /// How long each call may take from now on, more than zero.
+    pub const fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
     fn call(&mut self, request: &ToAgent) -> Result<Answer, ControlError> {
         if self.gone {
             return Err(ControlError::Gone);
