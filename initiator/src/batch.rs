@@ -350,8 +350,7 @@ impl<D: Dial> Client<D> {
             let until = if flying == 0 { give_up_at } else { NEVER };
             if let Err(error) = self.turn(until) {
                 // Without a way to wait there is no way on: what is in flight is cut off.
-                self.link.end(crate::error::Ended::Closed);
-                self.pump();
+                self.cut_off();
                 failed = Some(error);
             }
             while let Some((index, outcome)) = self.table.next_of_batch() {

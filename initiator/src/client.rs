@@ -13,6 +13,7 @@ use kbtp_fabric::{Stream, Time};
 use kbtp_iwarp_tcp::{Clock, Interest, Poller};
 use kbtp_memory::Region;
 use kbtp_wire::{ByteLen, Grant, Handle, InitiatorId, InstanceId, Nonce};
+use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -45,7 +46,6 @@ impl Resumed {
 /// The thread that calls drives the connection itself: there is no other thread, so that a load costs one round trip
 /// and no hand-over. A waiting call looks for its answer a bounded time, then sleeps (see [`Options::spin`]). After
 /// set-up, operations allocate nothing.
-#[derive(Debug)]
 pub struct Client<D: Dial> {
     pub(crate) options: Options,
     dial: D,
@@ -58,6 +58,17 @@ pub struct Client<D: Dial> {
     watched: Option<Interest>,
     last: Identity,
     pub(crate) resumed: Option<Resumed>,
+}
+
+impl<D: Dial> fmt::Debug for Client<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("address", &self.options.address)
+            .field("id", &self.id)
+            .field("initiator", &self.link.initiator)
+            .field("ended", &self.link.ended())
+            .finish_non_exhaustive()
+    }
 }
 
 /// What tells whether a range was resumed.
@@ -343,6 +354,12 @@ impl<D: Dial> Client<D> {
             .map_err(no_poller)?;
         self.pump();
         Ok(())
+    }
+
+    /// Ends the connection where it can no longer be driven, and with it all that is in flight.
+    pub(crate) fn cut_off(&mut self) {
+        self.link.end(Ended::Closed);
+        self.settle();
     }
 
     /// Takes what ended out of the initiator into the table.

@@ -7,6 +7,7 @@
 
 mod batch;
 mod buffer;
+mod cache;
 mod client;
 mod dial;
 mod entropy;
@@ -18,6 +19,7 @@ mod options;
 
 pub use batch::{FreeItem, LoadItem, StoreItem};
 pub use buffer::Buffer;
+pub use cache::{BlockCache, CacheError, CacheStats, GetItem, Hit, PutItem};
 pub use client::{Client, Resumed};
 pub use dial::{Dial, Dialled};
 pub use error::{ClientError, Ended, Rejected};

@@ -166,6 +166,14 @@ impl Outcome {
     }
 }
 
+impl Outcome {
+    /// As [`apply`](Self::apply); the result then.
+    pub(crate) fn apply_to(self, buffer: &mut Buffer) -> Result<Done, ClientError> {
+        self.apply(Some(buffer));
+        self.result
+    }
+}
+
 /// Who waits for an operation.
 #[derive(Debug)]
 enum Owner {
