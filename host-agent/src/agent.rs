@@ -171,10 +171,11 @@ impl Agent {
         if self.draining {
             return Reply::no(Standing::Holder, Refusal::Draining);
         }
-        let (grant, region) = self.store.pool();
+        let (grant, region, fresh) = self.store.pool();
         let message = FromAgent::PoolGrant {
             grant: grant.into(),
             hand_over,
+            fresh,
         };
         Reply::give(message, region)
     }

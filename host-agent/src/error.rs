@@ -29,6 +29,18 @@ pub enum AgentError {
         #[source]
         source: kbtp_memory::MapError,
     },
+    /// The machine has not so much memory. Asking for it all the same would have the kernel kill somebody.
+    #[error(
+        "no memory of {len} octets for {name}: the system has {available} available; take a smaller pool, or free memory"
+    )]
+    TooLarge {
+        /// Which region.
+        name: String,
+        /// Its octets.
+        len: u64,
+        /// What the system has.
+        available: u64,
+    },
     /// The memory must be locked and cannot be.
     #[error("{name}: {shortfall}")]
     NotLocked {

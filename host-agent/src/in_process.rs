@@ -92,7 +92,7 @@ impl AgentLink for InProcess {
             hand_over: HandOver::Memfd,
         };
         let (message, region) = self.call(&request)?;
-        let FromAgent::PoolGrant { grant, .. } = message else {
+        let FromAgent::PoolGrant { grant, fresh, .. } = message else {
             return Err(wrong(&request, &message));
         };
         let (grant, region) = whole("pool", grant, region)?;
@@ -100,6 +100,7 @@ impl AgentLink for InProcess {
             grant,
             region,
             geometry: self.welcome.geometry,
+            fresh,
         })
     }
 
@@ -172,6 +173,8 @@ mod tests {
         let pool = agent.attach_pool().unwrap();
         assert_eq!(pool.region.len(), 8 * 4096);
         assert_eq!(pool.geometry.blocks, 8);
+        assert!(pool.fresh);
+        assert!(!agent.attach_pool().unwrap().fresh);
         assert_eq!(pool.grant.incarnation, agent.welcome().incarnation);
 
         let name = RegionName::new("table").unwrap();

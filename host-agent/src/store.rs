@@ -5,7 +5,7 @@ use crate::{AgentConfig, AgentError, Lock};
 use kbtp_control::limits::MAX_SIDE_REGIONS;
 use kbtp_control::{Incarnation, PageReport, Refusal, RegionGrant, RegionName, RegionStatus, clip};
 use kbtp_fabric::Access;
-use kbtp_memory::{Got, HugePages, MapError, Reason, Region};
+use kbtp_memory::{Got, Huge, HugePages, MapError, Reason, Region};
 use kbtp_wire::{Stag, TaggedOffset};
 use nix::errno::Errno;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
@@ -91,9 +91,11 @@ impl Store {
         self.incarnation
     }
 
-    /// Grants the pool.
-    pub(crate) fn pool(&mut self) -> (RegionGrant, Region) {
-        self.pool.grant()
+    /// Grants the pool; says whether it is the first time.
+    pub(crate) fn pool(&mut self) -> (RegionGrant, Region, bool) {
+        let fresh = self.pool.grants == 0;
+        let (grant, region) = self.pool.grant();
+        (grant, region, fresh)
     }
 
     /// Grants a side region, made of zeros if there is none; says whether it was.
@@ -210,6 +212,15 @@ fn allocate(
     name: &str,
     len: u64,
 ) -> Result<Region, AgentError> {
+    if let Some(available) = available(&meminfo(), config.pages.huge)
+        && len > available
+    {
+        return Err(AgentError::TooLarge {
+            name: name.to_owned(),
+            len,
+            available,
+        });
+    }
     let options = config.page_options();
     let region = match backing {
         Backing::Memfd => Region::memfd(&format!("kbtp-{name}"), len, &options),
@@ -245,6 +256,33 @@ fn allocate(
         });
     }
     Ok(region)
+}
+
+/// What the system says of its memory; empty if it says nothing, and then nobody is refused for it.
+fn meminfo() -> String {
+    std::fs::read_to_string("/proc/meminfo").unwrap_or_default()
+}
+
+/// Octets that a region may have at most; `None` if that is not known, or if the kernel itself refuses in time, as it
+/// does with reserved hugepages.
+fn available(meminfo: &str, huge: Huge) -> Option<u64> {
+    let field = |name: &str| {
+        let rest = meminfo
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        rest.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let ordinary = field("MemAvailable")?.checked_mul(1024)?;
+    let reserved = || {
+        let page = field("Hugepagesize")?.checked_mul(1024)?;
+        field("HugePages_Free")?.checked_mul(page)
+    };
+    match huge {
+        Huge::Never => Some(ordinary),
+        // A region lies in the one or in the other.
+        Huge::Prefer => Some(ordinary.max(reserved().unwrap_or(0))),
+        Huge::Require => None,
+    }
 }
 
 fn remedy(error: &MapError, len: u64) -> String {
@@ -329,4 +367,64 @@ fn draw_stag(taken: impl Fn(Stag) -> bool) -> Result<Stag, AgentError> {
     }
     let source = std::io::Error::other("each number drawn is in use");
     Err(AgentError::os("no free STag", source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(block_size: u32, blocks: u32, huge: Huge) -> AgentConfig {
+        let mut config = AgentConfig::new("/x", block_size, blocks);
+        config.pages.huge = huge;
+        config
+    }
+
+    #[test]
+    fn a_pool_larger_than_the_machine_is_refused_before_it_is_touched() {
+        // 32 TiB.
+        for (huge, remedy) in [
+            (Huge::Never, "smaller pool"),
+            (Huge::Prefer, "smaller pool"),
+            (Huge::Require, "vm.nr_hugepages"),
+        ] {
+            let config = config(16 << 20, 1 << 21, huge);
+            let text = in_words(&Store::new(&config, Backing::Memfd).unwrap_err());
+            assert!(text.contains("35184372088832 octets for pool"), "{text}");
+            assert!(text.contains(remedy), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_available_is_read_from_the_systems_report() {
+        let text = "MemTotal:  9 kB\nMemAvailable:    100 kB\nHugePages_Free:      3\nHugepagesize:   2048 kB\n";
+        assert_eq!(available(text, Huge::Never), Some(100 << 10));
+        assert_eq!(available(text, Huge::Prefer), Some(6 << 20));
+        assert_eq!(available(text, Huge::Require), None);
+        assert_eq!(available("", Huge::Prefer), None);
+        assert_eq!(available("MemAvailable: x kB", Huge::Never), None);
+        assert_eq!(available("MemAvailable: 7 kB", Huge::Prefer), Some(7 << 10));
+        // And there is such a report here.
+        assert!(available(&meminfo(), Huge::Never).is_some());
+    }
+
+    #[test]
+    fn missing_hugepages_are_named_with_how_many_are_needed() {
+        let mut store = Store::new(&config(4096, 1024, Huge::Prefer), Backing::Memfd).unwrap();
+        let pages = store.pages();
+        if pages.huge {
+            assert_eq!(pages.page_size, kbtp_memory::HUGE_PAGE_LEN);
+        } else {
+            let lack = "at least 2 more in sysctl vm.nr_hugepages";
+            assert!(pages.shortfall.contains(lack), "{}", pages.shortfall);
+        }
+        let (grant, region, fresh) = store.pool();
+        assert!(fresh && grant.stag.0 != 0);
+        assert_eq!((grant.len, region.len()), (4 << 20, 4 << 20));
+    }
+
+    #[test]
+    fn stags_in_use_are_not_drawn() {
+        assert!(draw_stag(|_| true).is_err());
+        assert_ne!(draw_stag(|_| false).unwrap(), Stag(0));
+    }
 }

@@ -175,7 +175,12 @@ impl AgentLink for TargetChannel {
             hand_over: HandOver::Memfd,
         };
         let answer = self.call(&request)?;
-        let FromAgent::PoolGrant { grant, hand_over } = answer.message else {
+        let FromAgent::PoolGrant {
+            grant,
+            hand_over,
+            fresh,
+        } = answer.message
+        else {
             return Err(wrong(&request, &answer.message));
         };
         let (grant, region) = self.take("pool", grant, hand_over, answer.fd)?;
@@ -193,6 +198,7 @@ impl AgentLink for TargetChannel {
             grant,
             region,
             geometry,
+            fresh,
         })
     }
 

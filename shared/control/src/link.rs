@@ -15,6 +15,9 @@ pub struct PoolAttachment {
     pub region: Region,
     /// Its shape; block `i` begins at `grant.base + i * block_size`.
     pub geometry: PoolGeometry,
+    /// It was never granted before and is all zeros, so it need not be cleared. A target that was killed between this
+    /// and its first use of the pool only makes its successor clear it in vain.
+    pub fresh: bool,
 }
 
 /// A side region, in the target's hands.

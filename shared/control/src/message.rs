@@ -82,6 +82,8 @@ pub enum FromAgent {
         grant: WireGrant,
         /// How it comes.
         hand_over: HandOver,
+        /// It was never granted before and is all zeros.
+        fresh: bool,
     },
     /// To `AttachSide`.
     SideGrant {
@@ -332,7 +334,11 @@ pub(crate) mod tests {
     pub(crate) fn any_answer() -> impl Strategy<Value = FromAgent> {
         let hand_over = HandOver::Memfd;
         prop_oneof![
-            any_grant().prop_map(move |grant| FromAgent::PoolGrant { grant, hand_over }),
+            (any_grant(), any::<bool>()).prop_map(move |(grant, fresh)| FromAgent::PoolGrant {
+                grant,
+                hand_over,
+                fresh
+            }),
             (any_grant(), any::<bool>()).prop_map(move |(grant, fresh)| FromAgent::SideGrant {
                 grant,
                 hand_over,

@@ -105,6 +105,7 @@ mod tests {
         FromAgent::PoolGrant {
             grant: grant.into(),
             hand_over: HandOver::Memfd,
+            fresh: true,
         }
     }
 
