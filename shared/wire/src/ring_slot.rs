@@ -2,7 +2,7 @@
 //! Source: KBTP draft, section 3.3; byte order in memory: profile, P10.
 //! Octets: 0..4 Sequence (Ticket), 4..8 Reserved (written as zero, not looked at), 8..16 Block Offset (all ones: empty).
 
-use crate::octets::{be32, be64, put32, put64};
+use crate::fixed::{be32, be64, put32, put64};
 use crate::{BlockOffset, Ticket};
 
 /// One slot of the ring.
@@ -22,19 +22,19 @@ impl RingSlot {
 
     /// The slot in these octets.
     #[must_use]
-    pub const fn decode(octets: &[u8; Self::LEN]) -> Self {
+    pub fn decode(octets: &[u8; Self::LEN]) -> Self {
         Self {
-            sequence: Ticket(be32!(octets, 0)),
-            block: BlockOffset(be64!(octets, 8)),
+            sequence: Ticket(be32::<0, _>(octets)),
+            block: BlockOffset(be64::<8, _>(octets)),
         }
     }
 
     /// The octets of this slot.
     #[must_use]
-    pub const fn encode(&self) -> [u8; Self::LEN] {
+    pub fn encode(&self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
-        put32!(octets, 0, self.sequence.0);
-        put64!(octets, 8, self.block.0);
+        put32::<0, _>(&mut octets, self.sequence.0);
+        put64::<8, _>(&mut octets, self.block.0);
         octets
     }
 

@@ -3,7 +3,7 @@
 //! Octets: 0..2 Flags, 2..4 Generation, 4..8 Data Length, 8..16 Block Offset.
 //! Not checked here: flag bits that the draft does not name (kept as they are), and that a VALID entry has a Generation.
 
-use crate::octets::{be16, be32, be64, put16, put32, put64};
+use crate::fixed::{be16, be32, be64, put16, put32, put64};
 use crate::{BlockOffset, ByteLen, EntryFlags, Generation};
 
 /// What a handle is bound to.
@@ -35,23 +35,23 @@ impl TableEntry {
 
     /// The entry in these octets.
     #[must_use]
-    pub const fn decode(octets: &[u8; Self::LEN]) -> Self {
+    pub fn decode(octets: &[u8; Self::LEN]) -> Self {
         Self {
-            flags: EntryFlags(be16!(octets, 0)),
-            generation: Generation::new(be16!(octets, 2)),
-            data_len: ByteLen(be32!(octets, 4)),
-            block: BlockOffset(be64!(octets, 8)),
+            flags: EntryFlags(be16::<0, _>(octets)),
+            generation: Generation::new(be16::<2, _>(octets)),
+            data_len: ByteLen(be32::<4, _>(octets)),
+            block: BlockOffset(be64::<8, _>(octets)),
         }
     }
 
     /// The octets of this entry.
     #[must_use]
-    pub const fn encode(&self) -> [u8; Self::LEN] {
+    pub fn encode(&self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
-        put16!(octets, 0, self.flags.0);
-        put16!(octets, 2, Generation::to_wire(self.generation));
-        put32!(octets, 4, self.data_len.0);
-        put64!(octets, 8, self.block.0);
+        put16::<0, _>(&mut octets, self.flags.0);
+        put16::<2, _>(&mut octets, Generation::to_wire(self.generation));
+        put32::<4, _>(&mut octets, self.data_len.0);
+        put64::<8, _>(&mut octets, self.block.0);
         octets
     }
 
@@ -71,13 +71,13 @@ impl TableEntry {
 
     /// The words of [`from_words`](Self::from_words); store each with [`u32::to_be`].
     #[must_use]
-    pub const fn to_words(&self) -> [u32; 4] {
-        let octets = self.encode();
+    pub fn to_words(&self) -> [u32; 4] {
+        let octets = &self.encode();
         [
-            be32!(octets, 0),
-            be32!(octets, 4),
-            be32!(octets, 8),
-            be32!(octets, 12),
+            be32::<0, _>(octets),
+            be32::<4, _>(octets),
+            be32::<8, _>(octets),
+            be32::<12, _>(octets),
         ]
     }
 

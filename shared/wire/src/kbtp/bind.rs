@@ -2,7 +2,7 @@
 //! Source: KBTP profile, P4.       Octets: 0..4 Ticket, 4..8 Data Length, 8..16 Block Offset.
 //! With RECORD, the Completion Descriptor follows the body.
 
-use crate::octets::{be32, be64, put32, put64};
+use crate::fixed::{be32, be64, put32, put64};
 use crate::{BlockOffset, ByteLen, Ticket};
 
 /// What a direct allocation took and wrote.
@@ -23,21 +23,21 @@ impl Bind {
 
     /// The body in these octets.
     #[must_use]
-    pub const fn decode(octets: &[u8; Self::LEN]) -> Self {
+    pub fn decode(octets: &[u8; Self::LEN]) -> Self {
         Self {
-            ticket: Ticket(be32!(octets, 0)),
-            data_len: ByteLen(be32!(octets, 4)),
-            block: BlockOffset(be64!(octets, 8)),
+            ticket: Ticket(be32::<0, _>(octets)),
+            data_len: ByteLen(be32::<4, _>(octets)),
+            block: BlockOffset(be64::<8, _>(octets)),
         }
     }
 
     /// The octets of this body.
     #[must_use]
-    pub const fn encode(&self) -> [u8; Self::LEN] {
+    pub fn encode(&self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
-        put32!(octets, 0, self.ticket.0);
-        put32!(octets, 4, self.data_len.0);
-        put64!(octets, 8, self.block.0);
+        put32::<0, _>(&mut octets, self.ticket.0);
+        put32::<4, _>(&mut octets, self.data_len.0);
+        put64::<8, _>(&mut octets, self.block.0);
         octets
     }
 }

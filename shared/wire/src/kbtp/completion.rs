@@ -3,7 +3,7 @@
 //! Octets: 0..24 common header (Flags 0), 24..28 Data Length, 28..32 Reserved (zero), 32..40 Block Offset.
 
 use super::{Header, Opcode, RequestFlags, Status, VERSION};
-use crate::octets::{be32, be64, put32, put64};
+use crate::fixed::{be32, be64, get, put, put32, put64};
 use crate::{BlockOffset, ByteLen, DecodeError, Generation, Handle, RequestId};
 
 /// How a request ended, and what it found.
@@ -53,34 +53,31 @@ impl Completion {
     /// # Errors
     /// [`DecodeError`] if the header is not that of a version 1 COMPLETION, if a flag or a reserved bit is set, or if
     /// the Status is unknown.
-    pub const fn decode(octets: &[u8; Self::LEN]) -> Result<Self, DecodeError> {
-        let Some(head) = octets.first_chunk::<{ Header::LEN }>() else {
-            return Err(wrong_length(octets.len()));
-        };
-        let header = Header::decode(head);
+    pub fn decode(octets: &[u8; Self::LEN]) -> Result<Self, DecodeError> {
+        let header = Header::decode(&get::<0, { Header::LEN }, _>(octets));
         if header.opcode != Opcode::Completion.to_wire() {
-            return Err(unknown("Opcode", header.opcode as u64));
+            return Err(unknown("Opcode", u64::from(header.opcode)));
         }
         if header.version != VERSION {
-            return Err(unknown("Version", header.version as u64));
+            return Err(unknown("Version", u64::from(header.version)));
         }
         if !header.flags.is_empty() {
-            return Err(not_zero("COMPLETION, Flags", header.flags.0 as u64));
+            return Err(not_zero("COMPLETION, Flags", u64::from(header.flags.0)));
         }
         let Some(status) = Status::from_wire(header.status) else {
-            return Err(unknown("Status", header.status as u64));
+            return Err(unknown("Status", u64::from(header.status)));
         };
-        let reserved = be32!(octets, 28);
+        let reserved = be32::<28, _>(octets);
         if reserved != 0 {
-            return Err(not_zero("COMPLETION, Reserved", reserved as u64));
+            return Err(not_zero("COMPLETION, Reserved", u64::from(reserved)));
         }
         Ok(Self {
             request_id: header.request_id,
             handle: header.handle,
             generation: header.generation,
             status,
-            data_len: ByteLen(be32!(octets, 24)),
-            block: BlockOffset(be64!(octets, 32)),
+            data_len: ByteLen(be32::<24, _>(octets)),
+            block: BlockOffset(be64::<32, _>(octets)),
         })
     }
 
@@ -108,11 +105,9 @@ impl Completion {
             status: self.status.to_wire(),
         };
         let mut octets = [0; Self::LEN];
-        if let Some(head) = octets.first_chunk_mut() {
-            *head = header.encode();
-        }
-        put32!(octets, 24, self.data_len.0);
-        put64!(octets, 32, self.block.0);
+        put::<0, { Header::LEN }, _>(&mut octets, header.encode());
+        put32::<24, _>(&mut octets, self.data_len.0);
+        put64::<32, _>(&mut octets, self.block.0);
         octets
     }
 }

@@ -1,7 +1,7 @@
 //! Completion Descriptor: 16 octets naming a completion record slot of the initiator.
 //! Source: KBTP draft, section 5.2; profile, P1.       Octets: 0..4 STag, 4..12 Tagged Offset, 12..16 Reserved (zero).
 
-use crate::octets::{be32, be64, put32, put64};
+use crate::fixed::{be32, be64, put32, put64};
 use crate::{DecodeError, Stag, TaggedOffset};
 
 /// Where a [`CompletionRecord`](crate::CompletionRecord) goes.
@@ -23,26 +23,26 @@ impl CompletionDescriptor {
     /// # Errors
     /// [`DecodeError::NotZero`] if a reserved bit is set.
     //= kbtp-p1-completion-descriptor-reserved
-    pub const fn decode(octets: &[u8; Self::LEN]) -> Result<Self, DecodeError> {
-        let reserved = be32!(octets, 12);
+    pub fn decode(octets: &[u8; Self::LEN]) -> Result<Self, DecodeError> {
+        let reserved = be32::<12, _>(octets);
         if reserved != 0 {
             return Err(DecodeError::NotZero {
                 field: "Completion Descriptor, Reserved",
-                value: reserved as u64,
+                value: u64::from(reserved),
             });
         }
         Ok(Self {
-            stag: Stag(be32!(octets, 0)),
-            offset: TaggedOffset(be64!(octets, 4)),
+            stag: Stag(be32::<0, _>(octets)),
+            offset: TaggedOffset(be64::<4, _>(octets)),
         })
     }
 
     /// The octets of this descriptor.
     #[must_use]
-    pub const fn encode(&self) -> [u8; Self::LEN] {
+    pub fn encode(&self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
-        put32!(octets, 0, self.stag.0);
-        put64!(octets, 4, self.offset.0);
+        put32::<0, _>(&mut octets, self.stag.0);
+        put64::<4, _>(&mut octets, self.offset.0);
         octets
     }
 }

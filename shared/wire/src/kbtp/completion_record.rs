@@ -3,7 +3,7 @@
 //! Octets: 0..8 Request ID, 8..10 Status, 10..12 Generation, 12..16 Data Length, 16..24 Block Offset.
 
 use super::Status;
-use crate::octets::{be16, be32, be64, put16, put32, put64};
+use crate::fixed::{be16, be32, be64, put16, put32, put64};
 use crate::{BlockOffset, ByteLen, DecodeError, Generation, RequestId};
 
 /// What a [`Completion`](crate::Completion) says, for bindings on which records are allowed.
@@ -30,31 +30,31 @@ impl CompletionRecord {
     ///
     /// # Errors
     /// [`DecodeError::Unknown`] if the Status is unknown.
-    pub const fn decode(octets: &[u8; Self::LEN]) -> Result<Self, DecodeError> {
-        let Some(status) = Status::from_wire(be16!(octets, 8)) else {
+    pub fn decode(octets: &[u8; Self::LEN]) -> Result<Self, DecodeError> {
+        let Some(status) = Status::from_wire(be16::<8, _>(octets)) else {
             return Err(DecodeError::Unknown {
                 field: "Status",
-                value: be16!(octets, 8) as u64,
+                value: u64::from(be16::<8, _>(octets)),
             });
         };
         Ok(Self {
-            request_id: RequestId(be64!(octets, 0)),
+            request_id: RequestId(be64::<0, _>(octets)),
             status,
-            generation: Generation::new(be16!(octets, 10)),
-            data_len: ByteLen(be32!(octets, 12)),
-            block: BlockOffset(be64!(octets, 16)),
+            generation: Generation::new(be16::<10, _>(octets)),
+            data_len: ByteLen(be32::<12, _>(octets)),
+            block: BlockOffset(be64::<16, _>(octets)),
         })
     }
 
     /// The octets of this record.
     #[must_use]
-    pub const fn encode(&self) -> [u8; Self::LEN] {
+    pub fn encode(&self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
-        put64!(octets, 0, self.request_id.0);
-        put16!(octets, 8, self.status.to_wire());
-        put16!(octets, 10, Generation::to_wire(self.generation));
-        put32!(octets, 12, self.data_len.0);
-        put64!(octets, 16, self.block.0);
+        put64::<0, _>(&mut octets, self.request_id.0);
+        put16::<8, _>(&mut octets, self.status.to_wire());
+        put16::<10, _>(&mut octets, Generation::to_wire(self.generation));
+        put32::<12, _>(&mut octets, self.data_len.0);
+        put64::<16, _>(&mut octets, self.block.0);
         octets
     }
 

@@ -2,7 +2,7 @@
 //! Source: KBTP draft, section 5.2.       Octets: 0..4 STag, 4..12 Tagged Offset, 12..16 Length.
 //! Not checked here: that STag and Tagged Offset are zero with INLINE (the request's decoder does).
 
-use crate::octets::{be32, be64, put32, put64};
+use crate::fixed::{be32, be64, put32, put64};
 use crate::{ByteLen, Stag, TaggedOffset};
 
 /// A buffer of the initiator: where a load goes, or what a store reads.
@@ -23,21 +23,21 @@ impl DataDescriptor {
 
     /// The descriptor in these octets.
     #[must_use]
-    pub const fn decode(octets: &[u8; Self::LEN]) -> Self {
+    pub fn decode(octets: &[u8; Self::LEN]) -> Self {
         Self {
-            stag: Stag(be32!(octets, 0)),
-            offset: TaggedOffset(be64!(octets, 4)),
-            len: ByteLen(be32!(octets, 12)),
+            stag: Stag(be32::<0, _>(octets)),
+            offset: TaggedOffset(be64::<4, _>(octets)),
+            len: ByteLen(be32::<12, _>(octets)),
         }
     }
 
     /// The octets of this descriptor.
     #[must_use]
-    pub const fn encode(&self) -> [u8; Self::LEN] {
+    pub fn encode(&self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
-        put32!(octets, 0, self.stag.0);
-        put64!(octets, 4, self.offset.0);
-        put32!(octets, 12, self.len.0);
+        put32::<0, _>(&mut octets, self.stag.0);
+        put64::<4, _>(&mut octets, self.offset.0);
+        put32::<12, _>(&mut octets, self.len.0);
         octets
     }
 }

@@ -4,7 +4,7 @@
 //! Not checked here: anything. Every 24 octets are a header; [`Request`](crate::Request) and the other messages judge it.
 
 use super::{Opcode, RequestFlags, Status};
-use crate::octets::{be16, be64, put16, put64};
+use crate::fixed::{be16, be64, put16, put64};
 use crate::{Generation, Handle, RequestId};
 
 /// The Version of every message (draft, section 5.1; profile, P5).
@@ -59,29 +59,29 @@ impl Header {
 
     /// The header in these octets.
     #[must_use]
-    pub const fn decode(octets: &[u8; Self::LEN]) -> Self {
+    pub fn decode(octets: &[u8; Self::LEN]) -> Self {
         Self {
             version: octets[0],
             opcode: octets[1],
-            flags: RequestFlags(be16!(octets, 2)),
-            request_id: RequestId(be64!(octets, 4)),
-            handle: Handle(be64!(octets, 12)),
-            generation: Generation::new(be16!(octets, 20)),
-            status: be16!(octets, 22),
+            flags: RequestFlags(be16::<2, _>(octets)),
+            request_id: RequestId(be64::<4, _>(octets)),
+            handle: Handle(be64::<12, _>(octets)),
+            generation: Generation::new(be16::<20, _>(octets)),
+            status: be16::<22, _>(octets),
         }
     }
 
     /// The octets of this header.
     #[must_use]
-    pub const fn encode(&self) -> [u8; Self::LEN] {
+    pub fn encode(&self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
         octets[0] = self.version;
         octets[1] = self.opcode;
-        put16!(octets, 2, self.flags.0);
-        put64!(octets, 4, self.request_id.0);
-        put64!(octets, 12, self.handle.0);
-        put16!(octets, 20, Generation::to_wire(self.generation));
-        put16!(octets, 22, self.status);
+        put16::<2, _>(&mut octets, self.flags.0);
+        put64::<4, _>(&mut octets, self.request_id.0);
+        put64::<12, _>(&mut octets, self.handle.0);
+        put16::<20, _>(&mut octets, Generation::to_wire(self.generation));
+        put16::<22, _>(&mut octets, self.status);
         octets
     }
 }

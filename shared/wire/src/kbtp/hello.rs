@@ -8,7 +8,8 @@
 use super::request::{Refusal, RequestError};
 use super::tlv::KnownTlvs;
 use super::{Header, Opcode, RequestFlags, SessionCapabilities, Status, VERSION};
-use crate::octets::{be16, be32, be64, octets16, put_front, put_octets16, put16, put32, put64};
+use crate::fixed::{be16, be32, be64, get, put, put16, put32, put64};
+use crate::octets::put_front;
 use crate::{BufferTooSmall, ByteLen, Handle, RequestId};
 use core::fmt;
 
@@ -119,12 +120,12 @@ impl<'a> Hello<'a> {
             request_id,
             min_version: body[0],
             max_version: body[1],
-            credits: be16!(body, 2),
-            capabilities: SessionCapabilities(be32!(body, 4)),
-            quota: be32!(body, 8),
-            max_inline: ByteLen(be32!(body, 12)),
-            handles: be64!(body, 16),
-            initiator: InitiatorId(octets16!(body, 24)),
+            credits: be16::<2, _>(body),
+            capabilities: SessionCapabilities(be32::<4, _>(body)),
+            quota: be32::<8, _>(body),
+            max_inline: ByteLen(be32::<12, _>(body)),
+            handles: be64::<16, _>(body),
+            initiator: InitiatorId(get::<24, 16, _>(body)),
             tlvs,
         }
     }
@@ -154,12 +155,12 @@ impl<'a> Hello<'a> {
         let mut body = [0; BODY];
         body[0] = self.min_version;
         body[1] = self.max_version;
-        put16!(body, 2, self.credits);
-        put32!(body, 4, self.capabilities.0);
-        put32!(body, 8, self.quota);
-        put32!(body, 12, self.max_inline.0);
-        put64!(body, 16, self.handles);
-        put_octets16!(body, 24, &self.initiator.0);
+        put16::<2, _>(&mut body, self.credits);
+        put32::<4, _>(&mut body, self.capabilities.0);
+        put32::<8, _>(&mut body, self.quota);
+        put32::<12, _>(&mut body, self.max_inline.0);
+        put64::<16, _>(&mut body, self.handles);
+        put::<24, 16, _>(&mut body, self.initiator.0);
         let out = put_front(out, &header.encode()).ok_or(short)?;
         let out = put_front(out, &body).ok_or(short)?;
         self.tlvs.encode_into(out).map_err(|_| short)?;

@@ -11,7 +11,7 @@
 
 use super::tlv::KnownTlvs;
 use super::{Header, Opcode, RequestFlags, SessionCapabilities, Status, VERSION};
-use crate::octets::{be16, be32, be64, octets16, put_octets16, put16, put32, put64};
+use crate::fixed::{be16, be32, be64, get, put, put16, put32, put64};
 use crate::{ByteLen, DecodeError, Handle, RequestId, RingOrder, Stag, TaggedOffset};
 
 /// How a target's counters add (P6).
@@ -94,7 +94,7 @@ impl Grant {
             field,
             value: u64::from(value),
         };
-        let reserved = be32!(body, 140);
+        let reserved = be32::<140, _>(body);
         if reserved != 0 {
             return Err(DecodeError::NotZero {
                 field: "HELLO_ACK, Reserved",
@@ -102,65 +102,65 @@ impl Grant {
             });
         }
         Ok(Self {
-            capabilities: SessionCapabilities(be32!(body, 0)),
-            block_size: ByteLen(be32!(body, 4)),
-            pool_blocks: be32!(body, 8),
-            quota: be32!(body, 12),
-            handle_base: Handle(be64!(body, 16)),
-            handle_count: be64!(body, 24),
-            table_base: Handle(be64!(body, 32)),
-            table_count: be64!(body, 40),
-            credits: be16!(body, 48),
+            capabilities: SessionCapabilities(be32::<0, _>(body)),
+            block_size: ByteLen(be32::<4, _>(body)),
+            pool_blocks: be32::<8, _>(body),
+            quota: be32::<12, _>(body),
+            handle_base: Handle(be64::<16, _>(body)),
+            handle_count: be64::<24, _>(body),
+            table_base: Handle(be64::<32, _>(body)),
+            table_count: be64::<40, _>(body),
+            credits: be16::<48, _>(body),
             ring_order: RingOrder::new(body[50]).ok_or_else(|| unknown("Ring Order", body[50]))?,
             atomic_form: match body[51] {
                 0 => AtomicForm::Masked,
                 1 => AtomicForm::Unmasked,
                 form => return Err(unknown("Atomic Form", form)),
             },
-            max_inline: ByteLen(be32!(body, 52)),
-            ticket_timeout_ms: be32!(body, 56),
-            table_stag: Stag(be32!(body, 60)),
-            table_offset: TaggedOffset(be64!(body, 64)),
-            pool_stag: Stag(be32!(body, 72)),
-            partition_stag: Stag(be32!(body, 76)),
-            partition_offset: TaggedOffset(be64!(body, 80)),
-            partition_len: be64!(body, 88),
-            ring_stag: Stag(be32!(body, 96)),
-            counter_stag: Stag(be32!(body, 100)),
-            ring_offset: TaggedOffset(be64!(body, 104)),
-            head_offset: TaggedOffset(be64!(body, 112)),
-            instance: InstanceId(octets16!(body, 120)),
-            lease_ms: be32!(body, 136),
+            max_inline: ByteLen(be32::<52, _>(body)),
+            ticket_timeout_ms: be32::<56, _>(body),
+            table_stag: Stag(be32::<60, _>(body)),
+            table_offset: TaggedOffset(be64::<64, _>(body)),
+            pool_stag: Stag(be32::<72, _>(body)),
+            partition_stag: Stag(be32::<76, _>(body)),
+            partition_offset: TaggedOffset(be64::<80, _>(body)),
+            partition_len: be64::<88, _>(body),
+            ring_stag: Stag(be32::<96, _>(body)),
+            counter_stag: Stag(be32::<100, _>(body)),
+            ring_offset: TaggedOffset(be64::<104, _>(body)),
+            head_offset: TaggedOffset(be64::<112, _>(body)),
+            instance: InstanceId(get::<120, 16, _>(body)),
+            lease_ms: be32::<136, _>(body),
         })
     }
 
     fn encode(&self) -> [u8; BODY] {
         let mut body = [0; BODY];
-        put32!(body, 0, self.capabilities.0);
-        put32!(body, 4, self.block_size.0);
-        put32!(body, 8, self.pool_blocks);
-        put32!(body, 12, self.quota);
-        put64!(body, 16, self.handle_base.0);
-        put64!(body, 24, self.handle_count);
-        put64!(body, 32, self.table_base.0);
-        put64!(body, 40, self.table_count);
-        put16!(body, 48, self.credits);
+        put32::<0, _>(&mut body, self.capabilities.0);
+        put32::<4, _>(&mut body, self.block_size.0);
+        put32::<8, _>(&mut body, self.pool_blocks);
+        put32::<12, _>(&mut body, self.quota);
+        put64::<16, _>(&mut body, self.handle_base.0);
+        put64::<24, _>(&mut body, self.handle_count);
+        put64::<32, _>(&mut body, self.table_base.0);
+        put64::<40, _>(&mut body, self.table_count);
+        put16::<48, _>(&mut body, self.credits);
         body[50] = self.ring_order.get();
         body[51] = self.atomic_form as u8;
-        put32!(body, 52, self.max_inline.0);
-        put32!(body, 56, self.ticket_timeout_ms);
-        put32!(body, 60, self.table_stag.0);
-        put64!(body, 64, self.table_offset.0);
-        put32!(body, 72, self.pool_stag.0);
-        put32!(body, 76, self.partition_stag.0);
-        put64!(body, 80, self.partition_offset.0);
-        put64!(body, 88, self.partition_len);
-        put32!(body, 96, self.ring_stag.0);
-        put32!(body, 100, self.counter_stag.0);
-        put64!(body, 104, self.ring_offset.0);
-        put64!(body, 112, self.head_offset.0);
-        put_octets16!(body, 120, &self.instance.0);
-        put32!(body, 136, self.lease_ms);
+        put32::<52, _>(&mut body, self.max_inline.0);
+        put32::<56, _>(&mut body, self.ticket_timeout_ms);
+        put32::<60, _>(&mut body, self.table_stag.0);
+        put64::<64, _>(&mut body, self.table_offset.0);
+        put32::<72, _>(&mut body, self.pool_stag.0);
+        put32::<76, _>(&mut body, self.partition_stag.0);
+        put64::<80, _>(&mut body, self.partition_offset.0);
+        put64::<88, _>(&mut body, self.partition_len);
+        put32::<96, _>(&mut body, self.ring_stag.0);
+        put32::<100, _>(&mut body, self.counter_stag.0);
+        put64::<104, _>(&mut body, self.ring_offset.0);
+        put64::<112, _>(&mut body, self.head_offset.0);
+        put::<120, 16, _>(&mut body, self.instance.0);
+        put32::<136, _>(&mut body, self.lease_ms);
         body
     }
 }
