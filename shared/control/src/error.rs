@@ -213,7 +213,7 @@ pub enum ControlError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// What came is no frame. The connection is of no use any more.
-    #[error("the other end of the control channel broke the protocol: {0}")]
+    #[error(transparent)]
     Frame(#[from] FrameError),
     /// An answer to something else.
     #[error("the agent answered {wanted} with {got}")]
