@@ -24,6 +24,7 @@ pub(super) fn encode(
         .ok_or(PeerError::PrivateData("it has not 40 octets"))?;
     let target = PrivateData::decode(target).map_err(PeerError::Malformed)?;
     let initiator = settings.initiator_id;
+    //= kbtp-p9-tenant-and-auth
     let auth = match (target.auth_mode, &settings.key) {
         (AuthMode::None, _) => None,
         (AuthMode::Hmac, Some(key)) => Some(Auth {
