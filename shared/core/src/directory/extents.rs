@@ -20,7 +20,7 @@ impl Extents {
     pub(super) fn take(&mut self, wanted: u64) -> Option<(u64, u64)> {
         let wanted = wanted.max(1);
         let fit = self.runs.iter().find(|(_, len)| **len >= wanted);
-        let (first, len) = fit.or_else(|| self.runs.iter().max_by_key(|(_, len)| **len))?;
+        let (first, len) = fit.or_else(|| self.runs.iter().rev().max_by_key(|(_, len)| **len))?;
         let (first, len) = (*first, *len);
         let taken = wanted.min(len);
         self.runs.remove(&first);
