@@ -4,25 +4,44 @@
 //! says how many came; asks what to send, writes it and says how many went. Above it stands `kbtp-iwarp-tcp`; beside
 //! it `kbtp-fabric` gives the types.
 //!
-//! The shape of [`Connection`], for the transport that drives it:
+//! Octets of payload never pass through a buffer of this crate: a header names the place of its payload, and the next
+//! read goes there; payload to send is gathered from where it lies. See `docs/adr/0001-placement-before-crc.md` for
+//! what that means for the CRC.
 //!
-//! ```text
-//! Connection::initiator(config: &Config, seed: [u8; 32], private_data: &[u8], now: Time) -> Result<Self, LocalError>
-//! Connection::responder(config: &Config, seed: [u8; 32], now: Time)                      -> Result<Self, LocalError>
-//! startup(&self) -> Startup               // Pending | Request (answer it) | Established | Rejected | Failed
-//! peer_private_data(&self) -> &[u8]       // of the request (responder) or the reply (initiator)
-//! accept(&mut self, private_data: &[u8], now) / reject(&mut self, private_data: &[u8], now) -> Result<(), LocalError>
+//! ```
+//! use kbtp_iwarp::{Config, Connection, Startup};
+//! use kbtp_fabric::Time;
 //!
-//! recv_vec(&mut self) -> ReadVec<'_>      // empty: do not read now
-//! handle_received(&mut self, octets: usize, now: Time)      // the whole of what one read into recv_vec gave
-//! handle_end(&mut self, now: Time)        // read gave 0: the peer ended its sending
-//! handle_broken(&mut self, error: io::Error)                // the socket failed
-//! send_vec(&mut self, now: Time) -> WriteVec<'_>            // empty: nothing to send now
-//! handle_sent(&mut self, octets: usize, now: Time)
-//! next_action(&mut self) -> Option<Action>                  // EndSending (shutdown of writing) | Close
-//! wants_read(&self) -> bool, wants_write(&self) -> bool, next_timeout(&self) -> Option<Time>, handle_timeout(&mut self, now)
-//!
-//! capabilities, register, invalidate, retire, post, next_event, message, release, close(how, now): as fabric::Stream
-//! take_error(&mut self) -> Option<StreamError>              // once, when the stream has ended
+//! let config = Config::default();
+//! let mut connection = Connection::initiator(&config, [7; 32], b"hello", Time(0))?;
+//! // The MPA Request Frame: 20 octets, 4 of IRD and ORD, and the Private Data.
+//! assert_eq!(connection.send_vec(Time(0)).octets(), 29);
+//! connection.handle_sent(29, Time(0));
+//! assert_eq!(connection.startup(), Startup::Pending);
+//! # Ok::<(), kbtp_fabric::LocalError>(())
 //! ```
 #![forbid(unsafe_code)]
+
+mod config;
+mod connection;
+mod deliver;
+mod inbound;
+mod incoming;
+pub mod limits;
+mod opening;
+mod outgoing;
+mod post;
+mod ring;
+mod send_queue;
+mod siphash;
+mod slots;
+mod stags;
+mod startup;
+mod state;
+mod terminate;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+pub use config::{Config, CopyFirst, Handshake};
+pub use connection::{Action, Connection, Startup};

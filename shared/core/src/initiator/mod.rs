@@ -19,8 +19,6 @@ mod hello;
 pub mod limits;
 mod slot;
 mod terms;
-#[cfg(test)]
-mod tests;
 mod types;
 
 pub use terms::Terms;
@@ -700,7 +698,7 @@ fn encode_request(slot: &Slot, head: &mut [u8; HEAD_LEN]) -> (usize, Option<Loca
             };
             let flag = flag.with(RequestFlags::SEAL, seal);
             match from {
-                //= kbtp-5.2-inline-descriptor-zero
+                //= kbtp-5.2-inline-descriptor
                 Source::Inline(data) => {
                     let bare = DataDescriptor {
                         len: data.len,

@@ -1,0 +1,193 @@
+//! What a stream is set up with.
+
+use crate::limits;
+use kbtp_fabric::LocalError;
+use kbtp_wire::mpa::RtrKinds;
+
+/// Which startup frames an initiator sends. A responder answers in the form of the request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Handshake {
+    /// Revision 1 (RFC 5044): IRD and ORD are taken from the configuration, unnegotiated.
+    Original,
+    /// Revision 2 with enhanced data (RFC 6581), client-server model.
+    Enhanced,
+    /// Revision 2 with enhanced data, peer-to-peer: the initiator sends one of these RTR indications first.
+    PeerToPeer(RtrKinds),
+}
+
+/// Which payload is copied before its CRC is computed.
+///
+/// Payload that is sent from where it lies is read twice, by the CRC and by the kernel; if another party changes it in
+/// between, the peer sees a broken CRC and the stream ends. Copied first, the peer gets a mixture, which KBTP's
+/// readers detect (draft, section 6.6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyFirst {
+    /// None: no source changes while it is sent.
+    Nothing,
+    /// What the peer reads with RDMA Read, for a party whose registered memory changes (a target with direct modes).
+    ReadResponses,
+    /// All payload.
+    Everything,
+}
+
+/// What a stream is set up with. All storage follows from it, at set-up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Work requests posted and not yet reported.
+    pub send_queue: u16,
+    /// Messages received and not yet released.
+    pub receive_slots: u16,
+    /// Longest message received, in octets.
+    pub max_receive: u32,
+    /// Registrations, retired ones included.
+    pub registrations: u16,
+    /// RDMA Reads and Atomics this party has outstanding at most (ORD).
+    pub outbound_reads: u16,
+    /// RDMA Reads and Atomics it lets the peer have outstanding (IRD).
+    pub inbound_reads: u16,
+    /// Whether CRCs are required here. They are off only if neither party requires them (RFC 5044, section 4.4).
+    pub crc: bool,
+    /// Whether this party wants Markers in what it receives; they cost a copy of all payload.
+    pub markers: bool,
+    /// Startup form of an initiator.
+    pub handshake: Handshake,
+    /// RTR indications a responder takes.
+    pub rtr: RtrKinds,
+    /// Longest ULPDU sent, 128 to 65,535 octets: see [`kbtp_wire::mpa::max_ulpdu_len`] for one that fits a segment.
+    pub max_ulpdu: u16,
+    /// What payload is copied before it is sent.
+    pub copy_first: CopyFirst,
+    /// Octets read ahead.
+    pub staging_len: u32,
+    /// Octets that wait in posted Sends (their heads).
+    pub head_ring_len: u32,
+    /// Limit on the startup, in milliseconds.
+    pub startup_timeout_ms: u64,
+    /// Limit on the peer's end of sending after ours, in milliseconds.
+    pub close_timeout_ms: u64,
+    /// An initiator's wait between the reply and its first FPDU, in milliseconds. Some peers (the kernel's siw) lose
+    /// an FPDU that comes right behind their reply.
+    pub first_send_delay_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            send_queue: 256,
+            receive_slots: 128,
+            max_receive: 8 << 10,
+            registrations: 1024,
+            outbound_reads: 64,
+            inbound_reads: 64,
+            crc: true,
+            markers: false,
+            handshake: Handshake::Enhanced,
+            rtr: RtrKinds {
+                send: true,
+                write: true,
+                read: true,
+            },
+            max_ulpdu: u16::MAX,
+            copy_first: CopyFirst::ReadResponses,
+            staging_len: limits::DEFAULT_STAGING_LEN,
+            head_ring_len: limits::DEFAULT_HEAD_RING_LEN,
+            startup_timeout_ms: limits::DEFAULT_STARTUP_TIMEOUT_MS,
+            close_timeout_ms: limits::DEFAULT_CLOSE_TIMEOUT_MS,
+            first_send_delay_ms: 0,
+        }
+    }
+}
+
+impl Config {
+    /// Refuses what is over a bound of [`limits`], or zero where something is needed.
+    pub(crate) fn check(&self) -> Result<(), LocalError> {
+        let within = |what, value: u64, least: u64, limit: u64| {
+            if (least..=limit).contains(&value) {
+                Ok(())
+            } else {
+                Err(LocalError::Limit { what, limit })
+            }
+        };
+        within(
+            "send queue",
+            self.send_queue.into(),
+            1,
+            limits::MAX_SEND_QUEUE.into(),
+        )?;
+        within(
+            "receive slots",
+            self.receive_slots.into(),
+            1,
+            limits::MAX_RECEIVE_SLOTS.into(),
+        )?;
+        within(
+            "received message",
+            self.max_receive.into(),
+            8,
+            limits::MAX_RECEIVE_LEN.into(),
+        )?;
+        within(
+            "octets of all receive slots",
+            u64::from(self.receive_slots) * u64::from(self.max_receive),
+            8,
+            limits::MAX_RECEIVE_OCTETS,
+        )?;
+        within(
+            "registrations",
+            self.registrations.into(),
+            1,
+            limits::MAX_REGISTRATIONS.into(),
+        )?;
+        let depth = limits::MAX_READ_DEPTH.into();
+        within("outbound RDMA Reads", self.outbound_reads.into(), 0, depth)?;
+        within("inbound RDMA Reads", self.inbound_reads.into(), 0, depth)?;
+        within(
+            "ULPDU",
+            self.max_ulpdu.into(),
+            kbtp_wire::mpa::MIN_MULPDU.into(),
+            u16::MAX.into(),
+        )?;
+        within(
+            "staging",
+            self.staging_len.into(),
+            limits::MIN_STAGING_LEN.into(),
+            limits::MAX_STAGING_LEN.into(),
+        )?;
+        within(
+            "heads of Sends",
+            self.head_ring_len.into(),
+            1,
+            limits::MAX_HEAD_RING_LEN.into(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_within_its_bounds_and_has_crcs() {
+        //= test rfc5044-4.4-crc-default
+        let config = Config::default();
+        assert!(config.check().is_ok());
+        assert!(config.crc);
+    }
+
+    #[test]
+    fn each_bound_holds() {
+        let bad: [fn(&mut Config); 6] = [
+            |c| c.send_queue = 0,
+            |c| c.receive_slots = limits::MAX_RECEIVE_SLOTS + 1,
+            |c| c.max_receive = 7,
+            |c| c.registrations = limits::MAX_REGISTRATIONS + 1,
+            |c| c.inbound_reads = limits::MAX_READ_DEPTH + 1,
+            |c| c.max_ulpdu = 127,
+        ];
+        for change in bad {
+            let mut config = Config::default();
+            change(&mut config);
+            assert!(config.check().is_err(), "{config:?}");
+        }
+    }
+}

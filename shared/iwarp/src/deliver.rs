@@ -1,0 +1,643 @@
+//! What segments of the peer mean: the checks before placement, and delivery once the CRC is right.
+//! Source: RFC 5041, sections 5 and 7; RFC 5040, sections 4, 5 and 7; RFC 7306, sections 5, 6 and 8.
+//!
+//! The checks of DDP come before those of RDMAP. The code of each is what the peer is told.
+
+use crate::connection::Connection;
+use crate::inbound::Inbound;
+use crate::incoming::{CONTROL_LEN, CRC_FAULT, Phase, Sink};
+use crate::send_queue::Awaited;
+use crate::stags::{NoPlace, Place};
+use crate::state::Input;
+use crate::terminate::{Culprit, Fault, describe};
+use kbtp_fabric::{Event, ReceiveSlot, StreamError, WorkOutcome};
+use kbtp_memory::AccessError;
+use kbtp_wire::ddp::{DDP_VERSION, Msn, QueueNumber, TaggedHeader, UntaggedHeader};
+use kbtp_wire::rdmap::{
+    AtomicRequest, AtomicResponse, DdpTaggedCode, DdpUntaggedCode, ImmediateData, OperationCode,
+    ProtectionCode, RDMAP_VERSION, RdmapControl, RdmapOpcode, ReadRequest, TerminateCause,
+};
+use kbtp_wire::{ByteLen, Stag, TaggedOffset};
+
+/// What is expected of the untagged queues.
+#[derive(Debug)]
+pub(crate) struct Untagged {
+    /// Next message of each queue.
+    msn: [Msn; 4],
+    /// Octets of the message being put together.
+    have: [u32; 4],
+    /// The slot of the one of queue 0.
+    slot: Option<u32>,
+}
+
+impl Untagged {
+    pub(crate) const fn new() -> Self {
+        Self {
+            msn: [Msn::FIRST; 4],
+            have: [0; 4],
+            slot: None,
+        }
+    }
+
+    /// Whether no message is half here.
+    pub(crate) fn between_messages(&self) -> bool {
+        self.have == [0; 4] && self.slot.is_none()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_msn(&mut self, msn: Msn) {
+        self.msn = [msn; 4];
+    }
+}
+
+const fn tagged(code: DdpTaggedCode, rule: &'static str) -> Fault {
+    Fault::new(TerminateCause::DdpTagged(code), rule)
+}
+
+const fn untagged(code: DdpUntaggedCode, rule: &'static str) -> Fault {
+    Fault::new(TerminateCause::DdpUntagged(code), rule)
+}
+
+const fn operation(code: OperationCode, rule: &'static str) -> Fault {
+    Fault::new(TerminateCause::Operation(code), rule)
+}
+
+const fn protection(code: ProtectionCode, rule: &'static str) -> Fault {
+    Fault::new(TerminateCause::Protection(code), rule)
+}
+
+/// RDMAP version and opcode, the checks common to all segments.
+fn opcode(ulp: u8) -> Result<RdmapOpcode, Fault> {
+    let control = RdmapControl::decode(ulp);
+    //= rfc5040-7.2-version
+    if control.version != RDMAP_VERSION {
+        return Err(operation(
+            OperationCode::InvalidVersion,
+            "the RDMAP version is not 1",
+        ));
+    }
+    //= rfc5040-7.2-opcode
+    control.opcode.map_err(|_| {
+        operation(
+            OperationCode::UnexpectedOpcode,
+            "the RDMAP opcode is reserved",
+        )
+    })
+}
+
+const UNEXPECTED: Fault = operation(
+    OperationCode::UnexpectedOpcode,
+    "the opcode does not go with this kind of segment",
+);
+
+const MALFORMED: Fault = operation(
+    OperationCode::Unspecified,
+    "a message has not the length its opcode has",
+);
+
+impl Connection {
+    /// Takes up what is staged, FPDU by FPDU.
+    pub(crate) fn take_fpdus(&mut self) {
+        while self.state.takes_octets() && !self.deaf {
+            match self.incoming.phase {
+                Phase::Head => {
+                    if !self.incoming.take_head() {
+                        return;
+                    }
+                    self.incoming.phase = Phase::Payload;
+                    self.inspect();
+                }
+                Phase::Payload => {
+                    if !self.incoming.take_payload(&self.stags, &mut self.slots) {
+                        return;
+                    }
+                    self.incoming.phase = Phase::Pad;
+                }
+                Phase::Pad => {
+                    if !self.incoming.take_pad() {
+                        return;
+                    }
+                    self.incoming.phase = Phase::Crc;
+                }
+                Phase::Crc => {
+                    let Some(right) = self.incoming.take_crc() else {
+                        return;
+                    };
+                    self.end_fpdu(right);
+                }
+            }
+        }
+    }
+
+    fn end_fpdu(&mut self, right: bool) {
+        if !right {
+            //= rfc5044-6-verify-first
+            self.fault(CRC_FAULT, None);
+            return;
+        }
+        let first = !self.fpdu_seen;
+        self.fpdu_seen = true;
+        let outcome = match self.incoming.verdict.take() {
+            Some(fault) => Err((fault, None)),
+            None => self.deliver(first),
+        };
+        match outcome {
+            Ok(()) => self.incoming.next_fpdu(),
+            Err((fault, read_request)) => {
+                let culprit = self.culprit(read_request);
+                self.fault(fault, culprit.as_ref());
+            }
+        }
+    }
+
+    /// The segment just received, for a Terminate; `None` if it had no whole header.
+    fn culprit(&self, read_request: Option<[u8; ReadRequest::LEN]>) -> Option<Culprit> {
+        let _whole = self.incoming.header()?;
+        let (header, header_len) = self.incoming.header_octets();
+        Some(Culprit {
+            ulpdu_len: self.incoming.ulpdu_len,
+            header,
+            header_len: u8::try_from(header_len).ok()?,
+            read_request,
+        })
+    }
+
+    /// Whether the message of the FPDU being received goes on after it.
+    pub(crate) fn goes_on(&self) -> bool {
+        match self.incoming.header() {
+            Some(Ok(header)) => !header.last,
+            Some(Err(header)) => !header.last,
+            None => false,
+        }
+    }
+
+    /// Checks the header that is here and says where the payload goes. A fault is kept until the CRC is found right,
+    /// for the header itself may be what is damaged.
+    fn inspect(&mut self) {
+        let checked = match self.incoming.header() {
+            None => Err(operation(
+                OperationCode::CatastrophicStream,
+                "a ULPDU is too short for a DDP header",
+            )),
+            Some(Ok(header)) => self.inspect_tagged(&header),
+            Some(Err(header)) => self.inspect_untagged(&header),
+        };
+        match checked {
+            Ok(sink) if self.incoming.verdict.is_none() => self.incoming.sink = sink,
+            Ok(_) => self.incoming.sink = Sink::Discard,
+            Err(fault) => {
+                self.incoming.sink = Sink::Discard;
+                self.incoming.verdict.get_or_insert(fault);
+            }
+        }
+    }
+
+    fn inspect_tagged(&self, header: &TaggedHeader) -> Result<Sink, Fault> {
+        //= rfc5041-4.1-version
+        if header.version != DDP_VERSION {
+            return Err(tagged(
+                DdpTaggedCode::InvalidVersion,
+                "the DDP version is not 1",
+            ));
+        }
+        let len = self.incoming.payload_left;
+        //= rfc5041-5.2-zero-length-tagged
+        // STag and TO of a zero-length segment are not checked.
+        let place = if len == 0 {
+            None
+        } else {
+            //= rfc5041-7.1-tagged
+            match self.stags.find(header.stag, header.offset, len.into()) {
+                Ok(place) => Some(place),
+                Err(NoPlace::Retired) => None,
+                Err(NoPlace::Invalid) => {
+                    return Err(tagged(
+                        DdpTaggedCode::InvalidStag,
+                        "the STag is not one of this stream",
+                    ));
+                }
+                Err(NoPlace::Wrap) => {
+                    return Err(tagged(
+                        DdpTaggedCode::OffsetWrap,
+                        "Tagged Offset and length wrap",
+                    ));
+                }
+                Err(NoPlace::Bounds) => {
+                    return Err(tagged(
+                        DdpTaggedCode::BaseOrBounds,
+                        "the octets lie outside the registration",
+                    ));
+                }
+            }
+        };
+        match opcode(header.ulp)? {
+            RdmapOpcode::Write => {
+                //= rfc5040-8.1.1-access-rights
+                if place.is_some_and(|place| !place.access.remote_write) {
+                    return Err(protection(
+                        ProtectionCode::AccessRights,
+                        "the registration is not for RDMA Writes",
+                    ));
+                }
+            }
+            RdmapOpcode::ReadResponse => self.inspect_read_response(header, len)?,
+            _ => return Err(UNEXPECTED),
+        }
+        Ok(
+            place.map_or(Sink::Discard, |Place { entry, at, .. }| Sink::Region {
+                entry,
+                at,
+            }),
+        )
+    }
+
+    /// A Read Response is what the oldest request asked for, no more, no less, in order.
+    fn inspect_read_response(&self, header: &TaggedHeader, len: u32) -> Result<(), Fault> {
+        //= rfc5040-5.2.2-response-matches
+        let Some(Awaited::Read {
+            sink, offset, left, ..
+        }) = self.queue.awaited()
+        else {
+            return Err(operation(
+                OperationCode::UnexpectedOpcode,
+                "an RDMA Read Response comes that was not asked for",
+            ));
+        };
+        if len > 0 && header.stag != sink {
+            return Err(tagged(
+                DdpTaggedCode::InvalidStag,
+                "the STag is not the sink of the RDMA Read",
+            ));
+        }
+        if len > 0 && header.offset != offset || len > left {
+            return Err(tagged(
+                DdpTaggedCode::BaseOrBounds,
+                "the octets are not those the RDMA Read asked for",
+            ));
+        }
+        //= rfc5041-4.1-last
+        if header.last != (len == left) {
+            return Err(operation(
+                OperationCode::Unspecified,
+                "an RDMA Read Response ends before or after its length",
+            ));
+        }
+        Ok(())
+    }
+
+    fn inspect_untagged(&mut self, header: &UntaggedHeader) -> Result<Sink, Fault> {
+        //= rfc5041-4.1-version
+        if header.version != DDP_VERSION {
+            return Err(untagged(
+                DdpUntaggedCode::InvalidVersion,
+                "the DDP version is not 1",
+            ));
+        }
+        //= rfc5041-7.1-untagged
+        let queue = u8::try_from(header.queue.0).ok().filter(|queue| *queue < 4);
+        let known = queue.and_then(|queue| {
+            let at = usize::from(queue);
+            Some((
+                queue,
+                *self.untagged.msn.get(at)?,
+                *self.untagged.have.get(at)?,
+            ))
+        });
+        let Some((queue, msn, have)) = known else {
+            return Err(untagged(
+                DdpUntaggedCode::InvalidQueue,
+                "there is no such queue",
+            ));
+        };
+        if header.msn != msn {
+            return Err(untagged(
+                DdpUntaggedCode::MsnRange,
+                "the MSN is not the next of its queue",
+            ));
+        }
+        let room = self.buffer_room(header.queue)?;
+        if header.message_offset != have {
+            return Err(untagged(
+                DdpUntaggedCode::InvalidMessageOffset,
+                "the Message Offset is not where the message goes on",
+            ));
+        }
+        let len = self.incoming.payload_left;
+        if u64::from(have) + u64::from(len) > u64::from(room) {
+            return Err(untagged(
+                DdpUntaggedCode::MessageTooLong,
+                "the message is longer than its buffer",
+            ));
+        }
+        //= rfc5040-4.1-usage
+        if opcode(header.ulp)?.queue() != Some(header.queue) {
+            return Err(UNEXPECTED);
+        }
+        Ok(match self.untagged.slot {
+            Some(slot) if queue == 0 => Sink::Slot { slot, at: have },
+            _ => Sink::Control { queue, at: have },
+        })
+    }
+
+    /// Octets in the buffer for the next message of a queue; taken if need be.
+    fn buffer_room(&mut self, queue: QueueNumber) -> Result<u32, Fault> {
+        const NO_BUFFER: Fault = untagged(
+            DdpUntaggedCode::NoBuffer,
+            "more messages come than there are buffers",
+        );
+        const CONTROL: u32 = 52;
+        const { assert!(CONTROL as usize == CONTROL_LEN, "one length") };
+        match queue {
+            QueueNumber::SEND => {
+                if self.untagged.slot.is_none() {
+                    self.untagged.slot = Some(self.slots.take().ok_or(NO_BUFFER)?);
+                }
+                Ok(self.max_receive)
+            }
+            //= rfc5040-5.2.2-ird
+            QueueNumber::READ_REQUEST if self.inbound.is_full() => Err(NO_BUFFER),
+            QueueNumber::ATOMIC_RESPONSE => match self.queue.awaited() {
+                Some(Awaited::Atomic { .. }) => Ok(CONTROL),
+                _ => Err(NO_BUFFER),
+            },
+            _ => Ok(CONTROL),
+        }
+    }
+
+    /// Delivers the FPDU just verified; `first` of the stream.
+    fn deliver(&mut self, first: bool) -> Result<(), (Fault, Option<[u8; ReadRequest::LEN]>)> {
+        let plain = |fault| (fault, None);
+        match self.incoming.header() {
+            None => Ok(()),
+            Some(Ok(header)) => {
+                let len = self.incoming.payload_len();
+                if opcode(header.ulp).map_err(plain)? == RdmapOpcode::ReadResponse {
+                    self.deliver_read_response(&header, len);
+                }
+                Ok(())
+            }
+            Some(Err(header)) => {
+                let len = self.incoming.payload_len();
+                let at = usize::try_from(header.queue.0).unwrap_or(usize::MAX);
+                let Some(have) = self.untagged.have.get_mut(at) else {
+                    return Ok(());
+                };
+                // Checked against the buffer before.
+                *have = have.saturating_add(len);
+                if !header.last {
+                    return Ok(());
+                }
+                let len = core::mem::take(have);
+                //= rfc5041-4.3-msn
+                if let Some(msn) = self.untagged.msn.get_mut(at) {
+                    *msn = msn.next();
+                }
+                match header.queue {
+                    QueueNumber::SEND => self.deliver_send(&header, len, first).map_err(plain),
+                    QueueNumber::READ_REQUEST => self.deliver_request(&header, len),
+                    QueueNumber::TERMINATE => self.deliver_terminate(len).map_err(plain),
+                    _ => self.deliver_atomic_response(len).map_err(plain),
+                }
+            }
+        }
+    }
+
+    fn deliver_read_response(&mut self, header: &TaggedHeader, len: u32) {
+        let Some(Awaited::Read {
+            sink,
+            offset,
+            left,
+            dropped,
+        }) = self.queue.awaited()
+        else {
+            return;
+        };
+        let retired = len > 0
+            && matches!(
+                self.stags.find(sink, offset, len.into()),
+                Err(NoPlace::Retired)
+            );
+        let dropped = dropped || retired;
+        self.queue.update_awaited(Awaited::Read {
+            sink,
+            offset: TaggedOffset(offset.0.wrapping_add(len.into())),
+            left: left.saturating_sub(len),
+            dropped,
+        });
+        //= rfc5040-5.5-read-completion
+        if header.last {
+            self.queue.answered(if dropped {
+                WorkOutcome::Flushed
+            } else {
+                WorkOutcome::Read
+            });
+            self.complete();
+        }
+    }
+
+    fn deliver_send(
+        &mut self,
+        header: &UntaggedHeader,
+        len: u32,
+        first: bool,
+    ) -> Result<(), Fault> {
+        let Some(slot) = self.untagged.slot.take() else {
+            return Ok(());
+        };
+        let opcode = opcode(header.ulp)?;
+        self.slots.hold(slot, len);
+        let (solicited, invalidate) = match opcode {
+            RdmapOpcode::Send => (false, false),
+            RdmapOpcode::SendSolicited => (true, false),
+            RdmapOpcode::SendInvalidate => (false, true),
+            RdmapOpcode::SendSolicitedInvalidate => (true, true),
+            RdmapOpcode::Immediate | RdmapOpcode::ImmediateSolicited => {
+                return self.deliver_immediate(slot, len);
+            }
+            _ => return Err(UNEXPECTED),
+        };
+        //= rfc6581-9.2-rtr-send
+        // The indication of the peer-to-peer model is no message of the ULP.
+        if first && len == 0 && self.rtr_send_expected && opcode == RdmapOpcode::Send {
+            self.slots.release(ReceiveSlot(slot));
+            return Ok(());
+        }
+        let invalidated = if invalidate {
+            let stag = Stag(header.ulp_word);
+            //= rfc5040-5.3-invalidate
+            if !self.stags.peer_may_invalidate(stag) || self.end_registration(stag, false).is_err()
+            {
+                return Err(protection(
+                    ProtectionCode::StagCannotBeInvalidated,
+                    "the peer may not invalidate this STag",
+                ));
+            }
+            Some(stag)
+        } else {
+            None
+        };
+        //= rfc5040-5.5-send-order
+        self.events.push_back(Event::Received {
+            slot: ReceiveSlot(slot),
+            len: ByteLen(len),
+            solicited,
+            invalidated,
+        });
+        Ok(())
+    }
+
+    fn deliver_immediate(&mut self, slot: u32, len: u32) -> Result<(), Fault> {
+        //= rfc7306-6.3-eight-octets
+        let Some(octets) = self
+            .slots
+            .filled(slot, len)
+            .as_array::<{ ImmediateData::LEN }>()
+        else {
+            return Err(MALFORMED);
+        };
+        let data = ImmediateData::decode(*octets).low();
+        // The slot is taken until the event is, so that the events are bounded.
+        self.immediates.push_back(ReceiveSlot(slot));
+        self.events.push_back(Event::Immediate { data });
+        Ok(())
+    }
+
+    fn deliver_request(
+        &mut self,
+        header: &UntaggedHeader,
+        len: u32,
+    ) -> Result<(), (Fault, Option<[u8; ReadRequest::LEN]>)> {
+        let octets = *self.incoming.control.get(1);
+        let plain = |fault| (fault, None);
+        match opcode(header.ulp).map_err(plain)? {
+            RdmapOpcode::ReadRequest => {
+                let request: [u8; ReadRequest::LEN] = exactly(&octets, len).map_err(plain)?;
+                let decoded = ReadRequest::decode(&request);
+                self.check_source(&decoded)
+                    .map_err(|fault| (fault, Some(request)))?;
+                self.inbound.push(Inbound::Read {
+                    request: decoded,
+                    done: 0,
+                    msn: header.msn,
+                });
+                Ok(())
+            }
+            RdmapOpcode::AtomicRequest => {
+                let request: [u8; AtomicRequest::LEN] = exactly(&octets, len).map_err(plain)?;
+                //= rfc7306-5.2.1-unsupported-code
+                let request = AtomicRequest::decode(&request).map_err(|_| {
+                    plain(operation(
+                        OperationCode::UnexpectedOpcode,
+                        "the Atomic Operation Code is not assigned",
+                    ))
+                })?;
+                self.check_atomic(&request).map_err(plain)?;
+                self.inbound.push(Inbound::Atomic { request });
+                Ok(())
+            }
+            _ => Err(plain(UNEXPECTED)),
+        }
+    }
+
+    /// The checks of RFC 5040, section 7.2, on the source of an RDMA Read.
+    pub(crate) fn check_source(&self, request: &ReadRequest) -> Result<Option<Place>, Fault> {
+        //= rfc5040-5.2.1-zero-length-read
+        if request.len.0 == 0 {
+            return Ok(None);
+        }
+        //= rfc5040-7.2-read-source
+        let place = self
+            .stags
+            .find(
+                request.source_stag,
+                request.source_offset,
+                request.len.get(),
+            )
+            .map_err(source_fault)?;
+        if place.access.remote_read {
+            Ok(Some(place))
+        } else {
+            Err(protection(
+                ProtectionCode::AccessRights,
+                "the registration is not for RDMA Reads",
+            ))
+        }
+    }
+
+    /// The checks on the word of an atomic operation.
+    pub(crate) fn check_atomic(&self, request: &AtomicRequest) -> Result<Place, Fault> {
+        let place = self
+            .stags
+            .find(request.stag, request.offset, 8)
+            .map_err(source_fault)?;
+        if !place.access.remote_atomic {
+            return Err(protection(
+                ProtectionCode::AccessRights,
+                "the registration is not for atomic operations",
+            ));
+        }
+        //= rfc7306-8.2-alignment
+        match self
+            .stags
+            .region(place.entry)
+            .map(|region| region.u64_at(place.at).err())
+        {
+            Some(None) => Ok(place),
+            Some(Some(AccessError::Misaligned { .. })) => Err(operation(
+                OperationCode::CatastrophicStream,
+                "the word of an atomic operation is not aligned to 8 octets",
+            )),
+            _ => Err(source_fault(NoPlace::Bounds)),
+        }
+    }
+
+    fn deliver_terminate(&mut self, len: u32) -> Result<(), Fault> {
+        let octets = self.incoming.control.get(2);
+        let len = usize::try_from(len).unwrap_or(0);
+        let reason = octets.get(..len).and_then(describe).ok_or(MALFORMED)?;
+        self.end_with(StreamError::PeerTerminated { reason });
+        self.apply(Input::PeerTerminate);
+        Ok(())
+    }
+
+    fn deliver_atomic_response(&mut self, len: u32) -> Result<(), Fault> {
+        let octets: [u8; AtomicResponse::LEN] = exactly(self.incoming.control.get(3), len)?;
+        let response = AtomicResponse::decode(&octets);
+        match self.queue.awaited() {
+            //= rfc7306-5.2.2-request-id
+            Some(Awaited::Atomic { request_id }) if request_id == response.request_id => {
+                self.queue.answered(WorkOutcome::Atomic(response.original));
+                self.complete();
+                Ok(())
+            }
+            _ => Err(operation(
+                OperationCode::Unspecified,
+                "an Atomic Response has not the identifier of its request",
+            )),
+        }
+    }
+}
+
+/// The first octets of `octets`, if they are `len`.
+fn exactly<const N: usize>(octets: &[u8; CONTROL_LEN], len: u32) -> Result<[u8; N], Fault> {
+    match octets.first_chunk() {
+        Some(chunk) if usize::try_from(len) == Ok(N) => Ok(*chunk),
+        _ => Err(MALFORMED),
+    }
+}
+
+/// What RDMAP says of a source or word that cannot be reached.
+const fn source_fault(no: NoPlace) -> Fault {
+    match no {
+        NoPlace::Invalid => protection(
+            ProtectionCode::InvalidStag,
+            "the STag is not one of this stream",
+        ),
+        NoPlace::Wrap => protection(ProtectionCode::OffsetWrap, "Tagged Offset and length wrap"),
+        NoPlace::Bounds => protection(
+            ProtectionCode::BaseOrBounds,
+            "the octets lie outside the registration",
+        ),
+        NoPlace::Retired => protection(ProtectionCode::AccessRights, "the registration is retired"),
+    }
+}

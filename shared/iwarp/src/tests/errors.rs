@@ -1,0 +1,822 @@
+//! One error after the other: the segment that breaks a rule, and the Terminate it is answered with, octet by octet.
+
+use super::*;
+use kbtp_fabric::StreamError;
+use kbtp_wire::ByteLen;
+use kbtp_wire::ddp::{Msn, QueueNumber, TaggedHeader, UntaggedHeader};
+use kbtp_wire::rdmap::{AtomicOperation, AtomicRequest, RdmapControl, RdmapOpcode, ReadRequest};
+
+/// What of the offending segment the Terminate shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shows {
+    /// Nothing: no bit of the three.
+    Nothing,
+    /// Segment length and DDP header: M and D.
+    Ddp,
+    /// The Read Request header too: M, D and R.
+    Rdmap,
+}
+
+fn tagged(opcode: u8, stag: Stag, offset: u64, last: bool, payload: &[u8]) -> Vec<u8> {
+    let header = TaggedHeader {
+        last,
+        version: 1,
+        ulp: 0x40 | opcode,
+        stag,
+        offset: TaggedOffset(offset),
+    };
+    [&header.encode()[..], payload].concat()
+}
+
+fn untagged_at(
+    opcode: u8,
+    queue: u32,
+    msn: u32,
+    message_offset: u32,
+    last: bool,
+    payload: &[u8],
+) -> Vec<u8> {
+    let header = UntaggedHeader {
+        last,
+        version: 1,
+        ulp: 0x40 | opcode,
+        ulp_word: 0,
+        queue: QueueNumber(queue),
+        msn: Msn(msn),
+        message_offset,
+    };
+    [&header.encode()[..], payload].concat()
+}
+
+fn untagged(opcode: u8, queue: u32, payload: &[u8]) -> Vec<u8> {
+    untagged_at(opcode, queue, 1, 0, true, payload)
+}
+
+/// The STags of the victim.
+struct Stags {
+    all: Stag,
+    /// No rights for the peer.
+    own: Stag,
+    /// At the top of the Tagged Offsets.
+    top: Stag,
+    retired: Stag,
+}
+
+const BASE: u64 = 0x1000;
+const LEN: u64 = 4096;
+
+/// A victim, its STags, and its region.
+fn victim() -> (Forged, Stags, Region) {
+    let config = Config {
+        receive_slots: 2,
+        max_receive: 64,
+        inbound_reads: 2,
+        ..Config::default()
+    };
+    let mut forged = Forged::new(&config);
+    let memory = region(LEN);
+    let target = &mut forged.target;
+    let stags = Stags {
+        all: register(target, &memory, BASE, ALL_ACCESS),
+        own: register(target, &memory, BASE, Access::LOCAL),
+        top: register(target, &memory, u64::MAX - LEN, ALL_ACCESS),
+        retired: register(target, &memory, BASE, ALL_ACCESS),
+    };
+    target.retire(stags.retired).unwrap();
+    (forged, stags, memory)
+}
+
+fn read_request(stag: Stag, offset: u64, len: u32) -> [u8; 28] {
+    ReadRequest {
+        sink_stag: Stag(0xAAAA_AAAA),
+        sink_offset: TaggedOffset(0xBBBB),
+        len: ByteLen(len),
+        source_stag: stag,
+        source_offset: TaggedOffset(offset),
+    }
+    .encode()
+}
+
+fn atomic(stag: Stag, offset: u64) -> [u8; 52] {
+    AtomicRequest {
+        request_id: 7,
+        stag,
+        offset: TaggedOffset(offset),
+        operation: AtomicOperation::FetchAdd { add: 1, mask: 0 },
+    }
+    .encode()
+}
+
+/// Says the segments to a victim; the last must be answered by a Terminate of that layer, type and code that shows
+/// that much of it, and nothing must be delivered.
+fn refused(
+    what: &str,
+    say: impl FnOnce(&Stags) -> Vec<Vec<u8>>,
+    (layer, kind, code): (u8, u8, u8),
+    shows: Shows,
+) {
+    let (mut forged, stags, memory) = victim();
+    let segments = say(&stags);
+    let (last, before) = segments.split_last().unwrap();
+    for segment in before {
+        forged.say(segment);
+    }
+    assert!(!forged.target.is_ended(), "{what}: too early");
+    forged.say(last);
+
+    let mut want = vec![layer << 4 | kind, code];
+    want.extend_from_slice(match shows {
+        Shows::Nothing => &[0, 0],
+        Shows::Ddp => &[0xC0, 0],
+        Shows::Rdmap => &[0xE0, 0],
+    });
+    if shows != Shows::Nothing {
+        want.extend_from_slice(&u16::try_from(last.len()).unwrap().to_be_bytes());
+        want.extend_from_slice(&last[..if last[0] & 0x80 != 0 { 14 } else { 18 }]);
+    }
+    if shows == Shows::Rdmap {
+        want.extend_from_slice(&last[18..46]);
+    }
+    let terminate = untagged(7, 2, &want);
+    let heard = forged.hear();
+    assert_eq!(heard.last(), Some(&terminate), "{what}");
+    assert_eq!(actions(&mut forged.target), [Action::EndSending], "{what}");
+
+    // What comes behind an error is dropped.
+    forged.say(&untagged(3, 0, b"more"));
+    forged.target.handle_end(Time(0));
+    assert_eq!(actions(&mut forged.target), [Action::Close], "{what}");
+    assert!(
+        matches!(
+            forged.target.take_error(),
+            Some(StreamError::Protocol { .. })
+        ),
+        "{what}"
+    );
+    assert!(events(&mut forged.target).is_empty(), "{what}: an event");
+    let mut octets = vec![0; 4096];
+    memory.read(0, &mut octets).unwrap();
+    assert!(octets.iter().all(|o| *o == 0), "{what}: octets were placed");
+}
+
+#[test]
+fn ddp_tagged_errors() {
+    //= test rfc5041-7.1-tagged
+    //= test rfc5041-7.1-to-wrap
+    //= test rfc5041-4.1-version
+    let write = |stag, offset| tagged(0, stag, offset, true, &[9; 16]);
+    refused(
+        "unknown STag",
+        |s| vec![write(Stag(s.all.0 ^ 1 << 31), BASE)],
+        (1, 1, 0),
+        Shows::Ddp,
+    );
+    refused(
+        "below the base",
+        |s| vec![write(s.all, BASE - 1)],
+        (1, 1, 1),
+        Shows::Ddp,
+    );
+    refused(
+        "past the end",
+        |s| vec![write(s.all, BASE + LEN - 15)],
+        (1, 1, 1),
+        Shows::Ddp,
+    );
+    refused(
+        "wrap",
+        |s| vec![write(s.top, u64::MAX - 8)],
+        (1, 1, 3),
+        Shows::Ddp,
+    );
+    refused(
+        "version 0",
+        |s| {
+            let mut segment = write(s.all, BASE);
+            segment[0] &= 0xFC;
+            vec![segment]
+        },
+        (1, 1, 4),
+        Shows::Ddp,
+    );
+}
+
+#[test]
+fn ddp_untagged_errors() {
+    //= test rfc5041-7.1-untagged
+    //= test rfc5041-4.1-version
+    refused(
+        "queue 4",
+        |_| vec![untagged(3, 4, b"x")],
+        (1, 2, 1),
+        Shows::Ddp,
+    );
+    refused(
+        "queue 2^32 - 1",
+        |_| vec![untagged(3, u32::MAX, b"x")],
+        (1, 2, 1),
+        Shows::Ddp,
+    );
+    refused(
+        "an Atomic Response unasked",
+        |_| vec![untagged(11, 3, &[0; 12])],
+        (1, 2, 2),
+        Shows::Ddp,
+    );
+    refused(
+        "MSN ahead",
+        |_| vec![untagged_at(3, 0, 2, 0, true, b"x")],
+        (1, 2, 3),
+        Shows::Ddp,
+    );
+    refused(
+        "MSN behind",
+        |_| vec![untagged_at(3, 0, 0, 0, true, b"x")],
+        (1, 2, 3),
+        Shows::Ddp,
+    );
+}
+
+#[test]
+fn ddp_untagged_errors_of_place_and_version() {
+    //= test rfc5041-7.1-untagged
+    //= test rfc5041-4.1-version
+    refused(
+        "MO ahead",
+        |_| vec![untagged_at(3, 0, 1, 1, true, b"x")],
+        (1, 2, 4),
+        Shows::Ddp,
+    );
+    refused(
+        "MO behind",
+        |_| {
+            vec![
+                untagged_at(3, 0, 1, 0, false, b"first"),
+                untagged_at(3, 0, 1, 4, true, b"second"),
+            ]
+        },
+        (1, 2, 4),
+        Shows::Ddp,
+    );
+    refused(
+        "too long",
+        |_| vec![untagged(3, 0, &[1; 65])],
+        (1, 2, 5),
+        Shows::Ddp,
+    );
+    refused(
+        "too long in two",
+        |_| {
+            vec![
+                untagged_at(3, 0, 1, 0, false, &[1; 40]),
+                untagged_at(3, 0, 1, 40, true, &[1; 25]),
+            ]
+        },
+        (1, 2, 5),
+        Shows::Ddp,
+    );
+    refused(
+        "a Read Request too long",
+        |_| vec![untagged(1, 1, &[0; 53])],
+        (1, 2, 5),
+        Shows::Ddp,
+    );
+    refused(
+        "version 2",
+        |_| {
+            let mut segment = untagged(3, 0, b"x");
+            segment[0] = 0x42;
+            vec![segment]
+        },
+        (1, 2, 6),
+        Shows::Ddp,
+    );
+}
+
+#[test]
+fn more_sends_than_slots_are_refused() {
+    let (mut forged, ..) = victim();
+    for msn in 1..=2 {
+        forged.say(&untagged_at(3, 0, msn, 0, true, b"x"));
+    }
+    let third = untagged_at(3, 0, 3, 0, true, b"x");
+    forged.say(&third);
+    let heard = forged.hear();
+    assert_eq!(heard[0][18..24], [0x12, 2, 0xC0, 0, 0, 19]);
+    // The two that fitted are there.
+    assert_eq!(events(&mut forged.target).len(), 2);
+}
+
+#[test]
+fn more_reads_than_the_ird_are_refused() {
+    //= test rfc5040-5.2.2-ird
+    let (mut forged, stags, _memory) = victim();
+    for msn in 1..=3 {
+        forged.say(&untagged_at(
+            1,
+            1,
+            msn,
+            0,
+            true,
+            &read_request(stags.all, BASE, 8),
+        ));
+    }
+    assert_eq!(forged.hear()[0][18..24], [0x12, 2, 0xC0, 0, 0, 46]);
+}
+
+#[test]
+fn rdmap_operation_errors() {
+    //= test rfc5040-7.2-version
+    //= test rfc5040-7.2-opcode
+    let with_control = |mut segment: Vec<u8>, control| {
+        segment[1] = control;
+        vec![segment]
+    };
+    for version in [0x03, 0x83, 0xC3] {
+        refused(
+            "RDMAP version",
+            |_| with_control(untagged(3, 0, b"x"), version),
+            (0, 2, 5),
+            Shows::Ddp,
+        );
+    }
+    refused(
+        "RDMAP version, tagged",
+        |s| with_control(tagged(0, s.all, BASE, true, b"x"), 0x80),
+        (0, 2, 5),
+        Shows::Ddp,
+    );
+    for opcode in 12..16 {
+        refused(
+            "reserved",
+            |_| vec![untagged(opcode, 0, b"x")],
+            (0, 2, 6),
+            Shows::Ddp,
+        );
+    }
+    // Every opcode on every queue but its own, and tagged.
+    for opcode in RdmapOpcode::ALL {
+        let number = RdmapControl::encode(opcode) & 15;
+        for queue in 0..3 {
+            if opcode.queue() != Some(QueueNumber(queue)) {
+                refused(
+                    "queue",
+                    |_| vec![untagged(number, queue, b"x")],
+                    (0, 2, 6),
+                    Shows::Ddp,
+                );
+            }
+        }
+        if opcode != RdmapOpcode::Write {
+            refused(
+                "tagged",
+                |s| vec![tagged(number, s.all, BASE, true, b"x")],
+                (0, 2, 6),
+                Shows::Ddp,
+            );
+        }
+    }
+    refused(
+        "a ULPDU of 13 octets",
+        |_| vec![vec![0xC1; 13]],
+        (0, 2, 7),
+        Shows::Nothing,
+    );
+    refused(
+        "an untagged ULPDU of 17 octets",
+        |_| vec![vec![0x41; 17]],
+        (0, 2, 7),
+        Shows::Nothing,
+    );
+}
+
+#[test]
+fn messages_of_the_wrong_length_are_refused() {
+    //= test rfc7306-6.3-eight-octets
+    for len in [0, 7, 9] {
+        refused(
+            "Immediate Data",
+            |_| vec![untagged(8, 0, &vec![0; len])],
+            (0, 2, 0xFF),
+            Shows::Ddp,
+        );
+    }
+    refused(
+        "Read Request",
+        |_| vec![untagged(1, 1, &[0; 27])],
+        (0, 2, 0xFF),
+        Shows::Ddp,
+    );
+    refused(
+        "Atomic Request",
+        |_| vec![untagged(10, 1, &[0; 51])],
+        (0, 2, 0xFF),
+        Shows::Ddp,
+    );
+    refused(
+        "Terminate",
+        |_| vec![untagged(7, 2, &[0; 3])],
+        (0, 2, 0xFF),
+        Shows::Ddp,
+    );
+}
+
+#[test]
+fn access_rights_are_checked() {
+    //= test rfc5040-8.1.1-access-rights
+    refused(
+        "RDMA Write",
+        |s| vec![tagged(0, s.own, BASE, true, b"x")],
+        (0, 1, 2),
+        Shows::Ddp,
+    );
+    refused(
+        "RDMA Read",
+        |s| vec![untagged(1, 1, &read_request(s.own, BASE, 8))],
+        (0, 1, 2),
+        Shows::Rdmap,
+    );
+    refused(
+        "Atomic",
+        |s| vec![untagged(10, 1, &atomic(s.own, BASE))],
+        (0, 1, 2),
+        Shows::Ddp,
+    );
+    refused(
+        "RDMA Read of a retired STag",
+        |s| vec![untagged(1, 1, &read_request(s.retired, BASE, 8))],
+        (0, 1, 2),
+        Shows::Rdmap,
+    );
+    for stag in [Stag(0), Stag(0x1234_5678)] {
+        refused(
+            "Send with Invalidate",
+            |_| {
+                let mut segment = untagged(4, 0, b"x");
+                segment[2..6].copy_from_slice(&stag.0.to_be_bytes());
+                vec![segment]
+            },
+            (0, 1, 9),
+            Shows::Ddp,
+        );
+    }
+    refused(
+        "Send with SE and Invalidate without the right",
+        |s| {
+            let mut segment = untagged(6, 0, b"x");
+            segment[2..6].copy_from_slice(&s.own.0.to_be_bytes());
+            vec![segment]
+        },
+        (0, 1, 9),
+        Shows::Ddp,
+    );
+}
+
+#[test]
+fn sources_of_reads_are_checked() {
+    //= test rfc5040-7.2-read-source
+    let read = |stag, offset, len| vec![untagged(1, 1, &read_request(stag, offset, len))];
+    refused("STag", |_| read(Stag(99), BASE, 8), (0, 1, 0), Shows::Rdmap);
+    refused("below", |s| read(s.all, 0, 8), (0, 1, 1), Shows::Rdmap);
+    refused(
+        "beyond",
+        |s| read(s.all, BASE, 4097),
+        (0, 1, 1),
+        Shows::Rdmap,
+    );
+    refused(
+        "far beyond",
+        |s| read(s.all, BASE, u32::MAX),
+        (0, 1, 1),
+        Shows::Rdmap,
+    );
+    refused(
+        "wrap",
+        |s| read(s.top, u64::MAX - 1, 8),
+        (0, 1, 4),
+        Shows::Rdmap,
+    );
+}
+
+#[test]
+fn words_of_atomics_are_checked() {
+    //= test rfc7306-8.2-alignment
+    //= test rfc7306-5.2.1-unsupported-code
+    let ask = |stag, offset| vec![untagged(10, 1, &atomic(stag, offset))];
+    refused("STag", |_| ask(Stag(99), BASE), (0, 1, 0), Shows::Ddp);
+    refused(
+        "beyond",
+        |s| ask(s.all, BASE + LEN - 7),
+        (0, 1, 1),
+        Shows::Ddp,
+    );
+    refused("wrap", |s| ask(s.top, u64::MAX - 3), (0, 1, 4), Shows::Ddp);
+    refused(
+        "not aligned",
+        |s| ask(s.all, BASE + 4),
+        (0, 2, 7),
+        Shows::Ddp,
+    );
+    refused(
+        "Swap, which is not assigned",
+        |s| {
+            let mut octets = atomic(s.all, BASE);
+            octets[3] = 1;
+            vec![untagged(10, 1, &octets)]
+        },
+        (0, 2, 6),
+        Shows::Ddp,
+    );
+}
+
+#[test]
+fn a_wrong_crc_delivers_nothing() {
+    //= test rfc5044-6-verify-first
+    //= test rfc5044-4.4-crc-check
+    let good = fpdu(&untagged(3, 0, &[5; 40]));
+    for at in 2..good.len() {
+        for whole in [true, false] {
+            let (mut forged, ..) = victim();
+            // A first FPDU that is right, so that the responder may speak.
+            forged.say(&tagged(0, Stag(0), 0, true, &[]));
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            if whole {
+                forged.wire.push(&mut forged.target, &bad, Time(0));
+            } else {
+                for octet in &bad {
+                    forged.wire.push(&mut forged.target, &[*octet], Time(0));
+                }
+            }
+            assert!(events(&mut forged.target).is_empty());
+            let heard = forged.hear();
+            assert_eq!(heard, [untagged(7, 2, &[0x20, 2, 0, 0])], "octet {at}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_header_is_a_crc_error_and_places_nothing() {
+    let (mut forged, stags, memory) = victim();
+    forged.say(&tagged(0, Stag(0), 0, true, &[]));
+    let mut bad = fpdu(&tagged(0, stags.all, BASE, true, &[9; 64]));
+    // The STag.
+    bad[5] ^= 1;
+    for octet in &bad {
+        forged.wire.push(&mut forged.target, &[*octet], Time(0));
+    }
+    assert_eq!(forged.hear(), [untagged(7, 2, &[0x20, 2, 0, 0])]);
+    let mut octets = [0; 64];
+    memory.read(0, &mut octets).unwrap();
+    assert_eq!(octets, [0; 64]);
+}
+
+#[test]
+fn a_first_fpdu_that_is_damaged_gets_no_answer() {
+    //= test rfc5044-7.1.2-responder-waits
+    let (mut forged, ..) = victim();
+    let mut bad = fpdu(&untagged(3, 0, b"x"));
+    *bad.last_mut().unwrap() ^= 1;
+    forged.wire.push(&mut forged.target, &bad, Time(0));
+    assert!(forged.hear().is_empty());
+    assert_eq!(actions(&mut forged.target), [Action::Close]);
+}
+
+#[test]
+fn a_zero_length_write_needs_no_stag() {
+    //= test rfc5041-5.2-zero-length-tagged
+    let (mut forged, ..) = victim();
+    forged.say(&tagged(0, Stag(0xFFFF_FFFF), u64::MAX, true, &[]));
+    assert!(forged.hear().is_empty());
+    assert!(!forged.target.is_ended());
+}
+
+#[test]
+fn a_zero_length_read_is_not_checked_and_is_answered() {
+    //= test rfc5040-5.2.1-zero-length-read
+    //= test rfc5040-4.4-sink-copied
+    let (mut forged, ..) = victim();
+    forged.say(&untagged(1, 1, &read_request(Stag(0), u64::MAX, 0)));
+    assert_eq!(
+        forged.hear(),
+        [tagged(2, Stag(0xAAAA_AAAA), 0xBBBB, true, &[])]
+    );
+}
+
+#[test]
+fn a_read_that_loses_its_source_shows_how_far_it_came() {
+    //= test rfc5040-4.8-read-in-progress
+    let config = Config {
+        max_ulpdu: 128,
+        ..Config::default()
+    };
+    let mut forged = Forged::new(&config);
+    let memory = region(1 << 20);
+    let stag = register(&mut forged.target, &memory, 0, ALL_ACCESS);
+    forged.say(&untagged(1, 1, &read_request(stag, 0, 1 << 20)));
+    let first = forged.hear();
+    let done = u64::try_from(first.len()).unwrap() * 114;
+    assert!(done > 0 && done < 1 << 20);
+    forged.target.invalidate(stag).unwrap();
+    // What was framed is still sent; then comes the Terminate.
+    let rest = forged.hear();
+    let (terminate, rest) = rest.split_last().unwrap();
+    let done = done + u64::try_from(rest.len()).unwrap() * 114;
+    let request = ReadRequest {
+        sink_stag: Stag(0xAAAA_AAAA),
+        sink_offset: TaggedOffset(0xBBBB + done),
+        len: ByteLen((1 << 20) - u32::try_from(done).unwrap()),
+        source_stag: stag,
+        source_offset: TaggedOffset(done),
+    };
+    let mut want = vec![0x01, 0, 0xE0, 0, 0, 46];
+    want.extend_from_slice(&untagged(1, 1, &[]));
+    want.extend_from_slice(&request.encode());
+    assert_eq!(*terminate, untagged(7, 2, &want));
+}
+
+#[test]
+fn a_read_response_is_what_was_asked_for() {
+    //= test rfc5040-5.2.2-response-matches
+    //= test rfc5041-4.1-last
+    use kbtp_fabric::{LocalBuffer, RemoteBuffer, WorkId, WorkOutcome, WorkRequest};
+    type Change = fn(Stag, Stag) -> (Vec<u8>, Option<(u8, u8, u8)>);
+    let cases: [(&str, Change); 8] = [
+        ("right", |sink, _| {
+            (tagged(2, sink, 8, true, &[1; 32]), None)
+        }),
+        ("another STag", |_, other| {
+            (tagged(2, other, 8, true, &[1; 32]), Some((1, 1, 0)))
+        }),
+        ("another offset", |sink, _| {
+            (tagged(2, sink, 9, true, &[1; 32]), Some((1, 1, 1)))
+        }),
+        ("too long", |sink, _| {
+            (tagged(2, sink, 8, true, &[1; 33]), Some((1, 1, 1)))
+        }),
+        ("ends early", |sink, _| {
+            (tagged(2, sink, 8, true, &[1; 31]), Some((0, 2, 0xFF)))
+        }),
+        ("does not end", |sink, _| {
+            (tagged(2, sink, 8, false, &[1; 32]), Some((0, 2, 0xFF)))
+        }),
+        ("an Atomic Response instead", |_, _| {
+            (untagged(11, 3, &[0; 12]), Some((1, 2, 2)))
+        }),
+        ("a Write into the sink", |sink, _| {
+            (tagged(0, sink, 8, true, &[1; 32]), Some((0, 1, 2)))
+        }),
+    ];
+    for (what, change) in cases {
+        let mut forged = Forged::new(&Config::default());
+        forged.say(&tagged(0, Stag(0), 0, true, &[]));
+        let memory = region(4096);
+        let sink = register(&mut forged.target, &memory, 0, Access::LOCAL);
+        let other = register(&mut forged.target, &memory, 0, Access::LOCAL);
+        let read = WorkRequest::Read {
+            local: LocalBuffer {
+                stag: sink,
+                offset: TaggedOffset(8),
+                len: ByteLen(32),
+            },
+            remote: RemoteBuffer {
+                stag: Stag(1),
+                offset: TaggedOffset(0),
+            },
+        };
+        forged.target.post(WorkId(1), &read, true).unwrap();
+        forged.hear();
+        let (segment, error) = change(sink, other);
+        forged.say(&segment);
+        let heard = forged.hear();
+        match error {
+            None => assert_eq!(
+                events(&mut forged.target),
+                [Event::Done {
+                    id: WorkId(1),
+                    outcome: WorkOutcome::Read
+                }],
+                "{what}"
+            ),
+            Some((layer, kind, code)) => {
+                assert_eq!(heard[0][18..20], [layer << 4 | kind, code], "{what}");
+                assert!(events(&mut forged.target).is_empty(), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_atomic_response_carries_the_identifier_of_its_request() {
+    //= test rfc7306-5.2.2-request-id
+    use kbtp_fabric::{RemoteBuffer, WorkId, WorkRequest};
+    let mut forged = Forged::new(&Config::default());
+    forged.say(&tagged(0, Stag(0), 0, true, &[]));
+    let add = WorkRequest::FetchAdd {
+        remote: RemoteBuffer {
+            stag: Stag(1),
+            offset: TaggedOffset(0),
+        },
+        add: 1,
+        mask: 0,
+    };
+    forged.target.post(WorkId(1), &add, true).unwrap();
+    let request = forged.hear().remove(0);
+    let mut response = request[18 + 4..18 + 8].to_vec();
+    response[0] ^= 1;
+    response.extend_from_slice(&[0; 8]);
+    forged.say(&untagged(11, 3, &response));
+    assert_eq!(forged.hear()[0][18..20], [0x02, 0xFF]);
+}
+
+#[test]
+fn the_peers_terminate_ends_the_stream_in_words() {
+    //= test rfc5040-5.4-delivered
+    let (mut forged, ..) = victim();
+    forged.say(&untagged(7, 2, &[0x11, 0x01, 0, 0]));
+    assert_eq!(actions(&mut forged.target), [Action::Close]);
+    assert!(forged.hear().is_empty());
+    assert!(matches!(
+        forged.target.take_error(),
+        Some(StreamError::PeerTerminated { reason }) if reason.contains("base or bounds")
+    ));
+}
+
+#[test]
+fn an_stag_that_ends_while_octets_for_it_come_in_is_invalid() {
+    let (mut forged, stags, memory) = victim();
+    let segment = tagged(0, stags.all, BASE, true, &[9; 1024]);
+    let octets = fpdu(&segment);
+    forged
+        .wire
+        .push(&mut forged.target, &octets[..500], Time(0));
+    forged.target.invalidate(stags.all).unwrap();
+    memory.fill(0, LEN, 0).unwrap();
+    // Its entry is used anew at once.
+    register(&mut forged.target, &memory, BASE, ALL_ACCESS);
+    forged
+        .wire
+        .push(&mut forged.target, &octets[500..], Time(0));
+    let mut want = vec![0x11, 0, 0xC0, 0];
+    want.extend_from_slice(&u16::try_from(segment.len()).unwrap().to_be_bytes());
+    want.extend_from_slice(&segment[..14]);
+    assert_eq!(forged.hear(), [untagged(7, 2, &want)]);
+    let mut octets = vec![0; 4096];
+    memory.read(0, &mut octets).unwrap();
+    assert!(octets.iter().all(|o| *o == 0));
+}
+
+#[test]
+fn a_terminate_that_cannot_go_out_is_given_up() {
+    let (mut forged, ..) = victim();
+    forged.say(&untagged(3, 9, b"x"));
+    assert!(forged.target.wants_write());
+    let at = forged.target.next_timeout().unwrap();
+    forged.target.handle_timeout(at);
+    assert_eq!(actions(&mut forged.target), [Action::Close]);
+    assert!(matches!(
+        forged.target.take_error(),
+        Some(StreamError::Protocol { .. })
+    ));
+}
+
+#[test]
+fn markers_that_lie_are_told() {
+    //= test rfc5044-8-marker-mismatch
+    let config = Config {
+        markers: true,
+        ..Config::default()
+    };
+    let mut pair = Pair::established(&Config::default(), &config);
+    let message = vec![3; 600];
+    let send = kbtp_fabric::WorkRequest::Send {
+        head: &message,
+        tail: None,
+        solicited: false,
+        invalidate: None,
+    };
+    // A first one, so that the responder may speak.
+    let first = kbtp_fabric::WorkRequest::Send {
+        head: b"x",
+        tail: None,
+        solicited: false,
+        invalidate: None,
+    };
+    pair.a.post(kbtp_fabric::WorkId(1), &first, false).unwrap();
+    pair.settle();
+    pair.a.post(kbtp_fabric::WorkId(2), &send, false).unwrap();
+    let mut octets = pair.wire.pull(&mut pair.a, usize::MAX, pair.now);
+    // The first FPDU with its Marker took 32 octets: the next Marker comes 480 octets on.
+    assert_eq!(octets[480..484], [0, 0, 1, 0xE0]);
+    octets[483] ^= 0x10;
+    let end = octets.len() - 4;
+    let crc = crc32c::crc32c(&octets[..end]);
+    octets[end..].copy_from_slice(&crc_to_wire(crc));
+    pair.wire.push(&mut pair.b, &octets, pair.now);
+    assert_eq!(events(&mut pair.b).len(), 1);
+    pair.settle();
+    assert!(matches!(
+        pair.a.take_error(),
+        Some(StreamError::PeerTerminated { reason }) if reason.contains("layer 2, type 0, code 0x03")
+    ));
+}

@@ -1,0 +1,636 @@
+//! What goes out: posted work, answers to the peer's requests, the RTR indication and the Terminate, cut into FPDUs.
+//! Source: RFC 5041, section 5; RFC 5040, sections 4 and 5; RFC 7306, sections 5 and 6.
+//!
+//! Messages of posted work and answers take turns, whole messages at a time.
+
+use crate::config::Config;
+use crate::connection::Connection;
+use crate::inbound::Inbound;
+use crate::limits::MAX_MARKED_ULPDU;
+use crate::outgoing::{Fpdu, Payload};
+use crate::send_queue::{Awaited, Local, Work};
+use crate::stags::Place;
+use crate::startup::Rtr;
+use crate::terminate::{Culprit, Fault, TerminateOctets};
+use core::sync::atomic::Ordering;
+use kbtp_fabric::{RemoteBuffer, StreamError, Time};
+use kbtp_wire::ddp::{DDP_VERSION, Msn, QueueNumber, TaggedHeader, UntaggedHeader};
+use kbtp_wire::rdmap::{
+    AtomicOperation, AtomicRequest, AtomicResponse, ImmediateData, RdmapControl, RdmapOpcode,
+    ReadRequest, TerminateCause, masked_swap,
+};
+use kbtp_wire::{ByteLen, Stag, TaggedOffset, fetch_add};
+use std::io;
+
+/// Whose message is being sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    Posted,
+    Answer,
+}
+
+/// What an attempt to frame came to.
+enum Framed {
+    /// An FPDU, with more of its message to come or not.
+    Fpdu { last: bool },
+    /// The stream broke instead.
+    Broken,
+}
+
+/// The sending half of RDMAP.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    send_msn: Msn,
+    request_msn: Msn,
+    response_msn: Msn,
+    /// Octets framed of the upcoming work.
+    done: u32,
+    /// The Write is framed, its Immediate Data is not.
+    immediate_due: bool,
+    /// Whose message is begun.
+    current: Option<Turn>,
+    /// Whose turn it is when both have something.
+    next: Turn,
+    max_ulpdu: u16,
+    /// The indication to be sent before all else.
+    pub(crate) rtr: Option<Rtr>,
+    /// No FPDU goes out before.
+    pub(crate) not_before: Option<Time>,
+    /// The Terminate to be sent.
+    pub(crate) terminate: Option<TerminateOctets>,
+}
+
+impl Sending {
+    pub(crate) const fn new() -> Self {
+        Self {
+            send_msn: Msn::FIRST,
+            request_msn: Msn::FIRST,
+            response_msn: Msn::FIRST,
+            done: 0,
+            immediate_due: false,
+            current: None,
+            next: Turn::Answer,
+            max_ulpdu: 0,
+            rtr: None,
+            not_before: None,
+            terminate: None,
+        }
+    }
+
+    pub(crate) fn begin(&mut self, config: &Config, markers: bool) {
+        self.max_ulpdu = if markers {
+            config.max_ulpdu.min(MAX_MARKED_ULPDU)
+        } else {
+            config.max_ulpdu
+        };
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_msn(&mut self, msn: Msn) {
+        self.send_msn = msn;
+        self.request_msn = msn;
+        self.response_msn = msn;
+    }
+
+    /// Payload of one segment with a header of `header` octets, `left` being left.
+    fn segment(&self, header: usize, left: u32) -> u16 {
+        // At least 128 - 18 octets. Large segments are whole pages, so that the payload keeps its alignment.
+        let room = usize::from(self.max_ulpdu).saturating_sub(header);
+        let room = if room >= 8192 { room & !4095 } else { room };
+        u16::try_from(left).map_or_else(
+            |_| u16::try_from(room).unwrap_or(u16::MAX),
+            |left| left.min(u16::try_from(room).unwrap_or(u16::MAX)),
+        )
+    }
+}
+
+const fn untagged(
+    opcode: RdmapOpcode,
+    queue: QueueNumber,
+    msn: Msn,
+    message_offset: u32,
+    last: bool,
+) -> UntaggedHeader {
+    UntaggedHeader {
+        last,
+        version: DDP_VERSION,
+        ulp: RdmapControl::encode(opcode),
+        ulp_word: 0,
+        queue,
+        msn,
+        message_offset,
+    }
+}
+
+/// DDP header and RDMAP header in one piece.
+fn joined<const N: usize>(header: &UntaggedHeader, rest: &[u8; N]) -> ([u8; 70], usize) {
+    const { assert!(UntaggedHeader::LEN + N <= 70, "headers fit") };
+    let mut octets = [0; 70];
+    let (first, after) = octets.split_at_mut(UntaggedHeader::LEN);
+    first.copy_from_slice(&header.encode());
+    after.split_at_mut(N).0.copy_from_slice(rest);
+    (octets, UntaggedHeader::LEN + N)
+}
+
+impl Connection {
+    /// Frames as much as is good.
+    pub(crate) fn fill(&mut self) {
+        while self.can_frame() && self.outgoing.has_room() {
+            self.frame_one();
+        }
+        self.drained();
+    }
+
+    /// Whether an FPDU can be framed now, room apart.
+    pub(crate) fn can_frame(&self) -> bool {
+        if !self.state.sends_fpdus() {
+            return false;
+        }
+        if self.deaf {
+            return self.sending.terminate.is_some();
+        }
+        //= rfc5044-7.1.2-responder-waits
+        (self.initiator || self.fpdu_seen) && self.sending.not_before.is_none() && self.has_work()
+    }
+
+    /// Whether there is something to frame, were it allowed.
+    pub(crate) fn has_work(&self) -> bool {
+        self.rtr_due().is_some()
+            || self.sending.terminate.is_some()
+            || !self.inbound.is_empty()
+            || self.posted_can_go()
+    }
+
+    /// Whether the upcoming work may be framed: requests wait for a place among those out.
+    fn posted_can_go(&self) -> bool {
+        match self.queue.upcoming() {
+            None => false,
+            //= rfc5040-6.1-ord
+            Some(Work::Read { .. } | Work::Atomic { .. }) => {
+                self.queue.awaiting() < usize::from(self.ord)
+            }
+            Some(_) => true,
+        }
+    }
+
+    fn frame_one(&mut self) {
+        if self.sending.terminate.is_some() {
+            return self.frame_terminate();
+        }
+        if let Some(rtr) = self.rtr_due() {
+            return self.frame_rtr(rtr);
+        }
+        let answers = !self.inbound.is_empty();
+        let turn = match self.sending.current {
+            Some(turn) => turn,
+            None if answers && (self.sending.next == Turn::Answer || !self.posted_can_go()) => {
+                Turn::Answer
+            }
+            None => Turn::Posted,
+        };
+        let framed = match turn {
+            Turn::Posted => self.frame_posted(),
+            Turn::Answer => self.frame_answer(),
+        };
+        match framed {
+            Framed::Fpdu { last: false } => self.sending.current = Some(turn),
+            Framed::Fpdu { last: true } => {
+                self.sending.current = None;
+                self.sending.next = match turn {
+                    Turn::Posted => Turn::Answer,
+                    Turn::Answer => Turn::Posted,
+                };
+            }
+            Framed::Broken => {}
+        }
+    }
+
+    fn frame(&mut self, fpdu: &Fpdu<'_>) -> bool {
+        self.outgoing.frame(fpdu, &self.stags)
+    }
+
+    fn frame_terminate(&mut self) {
+        let Some(octets) = self.sending.terminate.take() else {
+            return;
+        };
+        let header = untagged(
+            RdmapOpcode::Terminate,
+            QueueNumber::TERMINATE,
+            Msn::FIRST,
+            0,
+            true,
+        );
+        self.frame(&Fpdu {
+            headers: &header.encode(),
+            octets: (octets.as_slice(), &[]),
+            payload: None,
+        });
+        // Nothing follows a Terminate.
+        //= rfc5040-5.4-last
+        self.deaf = true;
+    }
+
+    fn frame_rtr(&mut self, rtr: Rtr) {
+        self.sending.rtr = None;
+        match rtr {
+            Rtr::Write => {
+                let header = TaggedHeader {
+                    last: true,
+                    version: DDP_VERSION,
+                    ulp: RdmapControl::encode(RdmapOpcode::Write),
+                    stag: Stag(0),
+                    offset: TaggedOffset(0),
+                };
+                self.frame(&Fpdu {
+                    headers: &header.encode(),
+                    ..Fpdu::default()
+                });
+            }
+            Rtr::Send => {
+                let msn = self.sending.send_msn;
+                self.sending.send_msn = msn.next();
+                let header = untagged(RdmapOpcode::Send, QueueNumber::SEND, msn, 0, true);
+                self.frame(&Fpdu {
+                    headers: &header.encode(),
+                    ..Fpdu::default()
+                });
+            }
+            Rtr::Read => {
+                self.frame_request(&ReadRequest {
+                    sink_stag: Stag(0),
+                    sink_offset: TaggedOffset(0),
+                    len: ByteLen(0),
+                    source_stag: Stag(0),
+                    source_offset: TaggedOffset(0),
+                });
+                self.queue.await_rtr();
+            }
+        }
+    }
+
+    fn frame_request(&mut self, request: &ReadRequest) {
+        let msn = self.sending.request_msn;
+        self.sending.request_msn = msn.next();
+        let header = untagged(
+            RdmapOpcode::ReadRequest,
+            QueueNumber::READ_REQUEST,
+            msn,
+            0,
+            true,
+        );
+        let (octets, len) = joined(&header, &request.encode());
+        self.frame(&Fpdu {
+            headers: octets.split_at(len).0,
+            ..Fpdu::default()
+        });
+    }
+
+    fn frame_posted(&mut self) -> Framed {
+        match self.queue.upcoming() {
+            None => Framed::Broken,
+            Some(Work::Send {
+                opcode,
+                invalidate,
+                head_at,
+                head_len,
+                tail,
+            }) => self.frame_send(opcode, invalidate, head_at, head_len, tail),
+            Some(Work::Write {
+                local,
+                remote,
+                immediate,
+            }) => self.frame_write(local, remote, immediate),
+            Some(Work::Read { local, remote }) => {
+                self.frame_request(&ReadRequest {
+                    sink_stag: local.stag,
+                    sink_offset: local.offset,
+                    len: ByteLen(local.len),
+                    source_stag: remote.stag,
+                    source_offset: remote.offset,
+                });
+                self.queue.framed_request(Awaited::Read {
+                    sink: local.stag,
+                    offset: local.offset,
+                    left: local.len,
+                    dropped: false,
+                });
+                Framed::Fpdu { last: true }
+            }
+            Some(Work::Atomic { remote, operation }) => {
+                let msn = self.sending.request_msn;
+                self.sending.request_msn = msn.next();
+                let request = AtomicRequest {
+                    request_id: msn.0,
+                    stag: remote.stag,
+                    offset: remote.offset,
+                    operation,
+                };
+                let header = untagged(
+                    RdmapOpcode::AtomicRequest,
+                    QueueNumber::READ_REQUEST,
+                    msn,
+                    0,
+                    true,
+                );
+                let (octets, len) = joined(&header, &request.encode());
+                self.frame(&Fpdu {
+                    headers: octets.split_at(len).0,
+                    ..Fpdu::default()
+                });
+                self.queue
+                    .framed_request(Awaited::Atomic { request_id: msn.0 });
+                Framed::Fpdu { last: true }
+            }
+        }
+    }
+
+    /// Where `len` octets of `local` from `done` on lie; `None` if its STag has ended since it was posted.
+    fn source(&self, local: Local, done: u32, len: u16, copy: bool) -> Option<Payload> {
+        let offset = TaggedOffset(local.offset.0.checked_add(done.into())?);
+        let Place { entry, at, .. } = self.stags.find(local.stag, offset, len.into()).ok()?;
+        Some(Payload {
+            entry,
+            at,
+            len,
+            copy,
+        })
+    }
+
+    /// This party ended an STag that its posted work needs: a mistake of its ULP.
+    fn source_gone(&mut self) -> Framed {
+        self.deaf = true;
+        self.incoming.discard();
+        self.end_with(StreamError::Connection {
+            source: io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "an STag was invalidated under posted work",
+            ),
+        });
+        //= rfc5040-7.1-local-error
+        self.terminate(
+            Fault::new(
+                TerminateCause::RdmapCatastrophic,
+                "posted work has no source",
+            ),
+            None,
+        );
+        Framed::Broken
+    }
+
+    fn frame_send(
+        &mut self,
+        opcode: RdmapOpcode,
+        invalidate: u32,
+        head_at: u64,
+        head_len: u32,
+        tail: Option<Local>,
+    ) -> Framed {
+        // Checked to be below 2^32 when it was posted.
+        let total = head_len.saturating_add(tail.map_or(0, |tail| tail.len));
+        let done = self.sending.done;
+        let len = self
+            .sending
+            .segment(UntaggedHeader::LEN, total.saturating_sub(done));
+        let last = u64::from(done) + u64::from(len) >= u64::from(total);
+        let msn = self.sending.send_msn;
+        let mut header = untagged(opcode, QueueNumber::SEND, msn, done, last);
+        header.ulp_word = invalidate;
+
+        let from_head = u16::try_from(head_len.saturating_sub(done)).map_or(len, |l| l.min(len));
+        let from_tail = len - from_head;
+        let payload = match tail {
+            Some(tail) if from_tail > 0 => {
+                let tail_done = done.saturating_sub(head_len);
+                match self.source(tail, tail_done, from_tail, self.copies_all()) {
+                    Some(payload) => Some(payload),
+                    None => return self.source_gone(),
+                }
+            }
+            _ => None,
+        };
+        let octets = if from_head > 0 {
+            self.queue
+                .head(head_at.saturating_add(done.into()), from_head.into())
+        } else {
+            (&[][..], &[][..])
+        };
+        let framed = self.outgoing.frame(
+            &Fpdu {
+                headers: &header.encode(),
+                octets,
+                payload,
+            },
+            &self.stags,
+        );
+        if !framed {
+            return self.source_gone();
+        }
+        if last {
+            self.sending.send_msn = msn.next();
+            self.end_work();
+        } else {
+            self.sending.done = done.saturating_add(len.into());
+        }
+        Framed::Fpdu { last }
+    }
+
+    fn end_work(&mut self) {
+        self.sending.done = 0;
+        self.sending.immediate_due = false;
+        self.queue.framed(self.outgoing.framed());
+    }
+
+    fn frame_write(
+        &mut self,
+        local: Local,
+        remote: RemoteBuffer,
+        immediate: Option<u64>,
+    ) -> Framed {
+        if self.sending.immediate_due {
+            return self.frame_immediate(immediate.unwrap_or(0));
+        }
+        let done = self.sending.done;
+        let len = self
+            .sending
+            .segment(TaggedHeader::LEN, local.len.saturating_sub(done));
+        let last = u64::from(done) + u64::from(len) >= u64::from(local.len);
+        let payload = if len == 0 {
+            None
+        } else {
+            match self.source(local, done, len, self.copies_all()) {
+                Some(payload) => Some(payload),
+                None => return self.source_gone(),
+            }
+        };
+        let header = TaggedHeader {
+            last,
+            version: DDP_VERSION,
+            ulp: RdmapControl::encode(RdmapOpcode::Write),
+            stag: remote.stag,
+            offset: TaggedOffset(remote.offset.0.wrapping_add(done.into())),
+        };
+        let framed = self.frame(&Fpdu {
+            headers: &header.encode(),
+            octets: (&[], &[]),
+            payload,
+        });
+        if !framed {
+            return self.source_gone();
+        }
+        if !last {
+            self.sending.done = done.saturating_add(len.into());
+            return Framed::Fpdu { last: false };
+        }
+        if immediate.is_some() {
+            // The Immediate Data is a message of its own; no other comes between the two.
+            self.sending.immediate_due = true;
+            return Framed::Fpdu { last: false };
+        }
+        self.end_work();
+        Framed::Fpdu { last: true }
+    }
+
+    fn frame_immediate(&mut self, data: u64) -> Framed {
+        let msn = self.sending.send_msn;
+        self.sending.send_msn = msn.next();
+        let header = untagged(RdmapOpcode::Immediate, QueueNumber::SEND, msn, 0, true);
+        let (octets, len) = joined(&header, &ImmediateData(data).encode());
+        self.frame(&Fpdu {
+            headers: octets.split_at(len).0,
+            ..Fpdu::default()
+        });
+        self.end_work();
+        Framed::Fpdu { last: true }
+    }
+
+    /// The next FPDU of the answer to the oldest request.
+    fn frame_answer(&mut self) -> Framed {
+        match self.inbound.front() {
+            None => Framed::Broken,
+            Some(Inbound::Read { request, done, msn }) => self.frame_response(request, done, msn),
+            Some(Inbound::Atomic { request }) => self.frame_atomic(&request),
+        }
+    }
+
+    fn frame_response(&mut self, request: ReadRequest, done: u32, msn: Msn) -> Framed {
+        // What is left, as a request of its own: what a Terminate shows (RFC 5040, section 4.8).
+        let rest = ReadRequest {
+            sink_offset: TaggedOffset(request.sink_offset.0.wrapping_add(done.into())),
+            len: ByteLen(request.len.0.saturating_sub(done)),
+            source_offset: TaggedOffset(request.source_offset.0.wrapping_add(done.into())),
+            ..request
+        };
+        let place = match self.check_source(&rest) {
+            Ok(place) => place,
+            Err(fault) => return self.answer_fault(fault, &rest, msn),
+        };
+        let len = self.sending.segment(TaggedHeader::LEN, rest.len.0);
+        let last = u32::from(len) >= rest.len.0;
+        //= rfc5040-4.4-sink-copied
+        let header = TaggedHeader {
+            last,
+            version: DDP_VERSION,
+            ulp: RdmapControl::encode(RdmapOpcode::ReadResponse),
+            stag: rest.sink_stag,
+            offset: rest.sink_offset,
+        };
+        let copy = self.copies_responses();
+        let payload = place.map(|Place { entry, at, .. }| Payload {
+            entry,
+            at,
+            len,
+            copy,
+        });
+        self.frame(&Fpdu {
+            headers: &header.encode(),
+            octets: (&[], &[]),
+            payload,
+        });
+        if last {
+            self.inbound.pop();
+        } else {
+            self.inbound.advance(len.into());
+        }
+        Framed::Fpdu { last }
+    }
+
+    /// The registration of a Read ended while it was being answered.
+    fn answer_fault(&mut self, fault: Fault, rest: &ReadRequest, msn: Msn) -> Framed {
+        let header = untagged(
+            RdmapOpcode::ReadRequest,
+            QueueNumber::READ_REQUEST,
+            msn,
+            0,
+            true,
+        );
+        // 18 + 28 octets, the ULPDU of every Read Request.
+        let culprit = Culprit {
+            ulpdu_len: 46,
+            header: header.encode(),
+            header_len: 18,
+            read_request: Some(rest.encode()),
+        };
+        self.fault(fault, Some(&culprit));
+        Framed::Broken
+    }
+
+    fn frame_atomic(&mut self, request: &AtomicRequest) -> Framed {
+        let original = match self.execute(request) {
+            Ok(original) => original,
+            Err(fault) => {
+                self.fault(fault, None);
+                return Framed::Broken;
+            }
+        };
+        let msn = self.sending.response_msn;
+        self.sending.response_msn = msn.next();
+        let header = untagged(
+            RdmapOpcode::AtomicResponse,
+            QueueNumber::ATOMIC_RESPONSE,
+            msn,
+            0,
+            true,
+        );
+        let response = AtomicResponse {
+            request_id: request.request_id,
+            original,
+        };
+        let (octets, len) = joined(&header, &response.encode());
+        self.frame(&Fpdu {
+            headers: octets.split_at(len).0,
+            ..Fpdu::default()
+        });
+        self.inbound.pop();
+        Framed::Fpdu { last: true }
+    }
+
+    /// Carries out an atomic operation in the byte order of this machine. Gives the value before it.
+    fn execute(&self, request: &AtomicRequest) -> Result<u64, Fault> {
+        let place = self.check_atomic(request)?;
+        let word = self
+            .stags
+            .region(place.entry)
+            .and_then(|region| region.u64_at(place.at).ok());
+        // Checked just now.
+        let Some(word) = word else {
+            return Ok(0);
+        };
+        //= rfc7306-5.1.1-native-order
+        //= rfc7306-5.3-atomicity
+        let change = |value| match request.operation {
+            AtomicOperation::FetchAdd { add, mask } => fetch_add(value, add, mask),
+            AtomicOperation::CmpSwap {
+                compare,
+                compare_mask,
+                swap,
+                swap_mask,
+            } => masked_swap(value, compare, compare_mask, swap, swap_mask),
+        };
+        // The closure never declines, so that both arms hold the value before.
+        let (Ok(before) | Err(before)) =
+            word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |value| {
+                Some(change(value))
+            });
+        Ok(before)
+    }
+}
