@@ -8,6 +8,7 @@
 //! Below: `kbtp-wire` (octets), `kbtp-memory` (regions), `kbtp-fabric` (work requests). Above: the programs.
 #![forbid(unsafe_code)]
 
+mod auth;
 mod directory;
 mod geometry;
 pub mod initiator;
@@ -18,9 +19,10 @@ mod shared;
 mod stats;
 mod sync;
 
+pub use auth::TenantKey;
 pub use directory::{
     Directory, DirectoryConfig, DirectoryError, DirectorySummary, RangeSummary, SessionId,
-    TenantConfig, TenantKey,
+    TenantConfig,
 };
 pub use geometry::{BlockIndex, Geometry, GeometryError};
 pub use pool::{Audit, Contents, Pool, PoolError, PoolUsage, Recovered, RecoveryReport};

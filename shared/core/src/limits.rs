@@ -61,3 +61,6 @@ pub const SETTLE_RETRY_MS: u64 = 10;
 
 /// Deferred slot writes kept without growing the list; it grows up to the number of blocks.
 pub const DEFERRED_RESERVE: usize = 256;
+
+/// Longest HELLO, in octets: the body, a tenant's name, the proof, and room for the TLVs of extensions.
+pub const HELLO_MAX: usize = 4096;

@@ -179,6 +179,8 @@ mod tests {
             let mut out = [0; 400];
             let len = hello.encode_into(&mut out).unwrap();
             prop_assert_eq!(len, hello.encoded_len());
+            //= test kbtp-p5-header-version
+            prop_assert_eq!((out[0], out[24], out[25]), (1, 0, 3));
             prop_assert_eq!(Hello::decode(&out[..len]), Ok(hello));
             prop_assert_eq!(&out[26..64], &message[26..64]);
             prop_assert!(hello.encode_into(&mut out[..len - 1]).is_err());

@@ -192,6 +192,7 @@ mod tests {
     //= test kbtp-5.2-data-descriptor
     //= test kbtp-5.2-completion-descriptor
     //= test kbtp-5.2-inline-descriptor-zero
+    //= test kbtp-5.2-inline-data-follows
     //= test kbtp-p1-message-parts
     //= test kbtp-p4-bind-layout
     //= test kbtp-p7-zero-length-legal

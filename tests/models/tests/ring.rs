@@ -71,7 +71,7 @@ mod tests {
         );
     }
 
-    //= test kbtp-3.3-allocation-sequence
+    //= test kbtp-3.3-allocation-wait
     #[test]
     fn without_the_sequence_check_a_block_goes_to_the_wrong_party() {
         let found = violated(ring(2, 2, &[1, 1], 9, Rules::NoSequenceCheck));

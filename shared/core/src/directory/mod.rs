@@ -1,140 +1,67 @@
 //! Who may use what: tenants, handle ranges, quotas, leases, partitions. The control plane; the caller locks it.
+//!
+//! ```text
+//!              open                        close, something bound
+//! (no range) ───────► range with session ─────────────────────────► range on lease
+//!     ▲                    │    ▲                                       │   │
+//!     │   close, nothing   │    └───────────────── open ────────────────┘   │
+//!     └────────────────────┴──────────────────────── lease over ────────────┘
+//! ```
 
-use crate::{Pool, Recovered, Shared};
+mod extents;
+mod grant;
+mod tenants;
+#[cfg(test)]
+mod tests;
+mod types;
+
+pub(crate) use grant::{Allotment, Opened, Opening};
+pub(crate) use tenants::TenantIndex;
+pub use types::{
+    DirectoryConfig, DirectoryError, DirectorySummary, RangeSummary, SessionId, TenantConfig,
+};
+
+use crate::limits::{CREDITS_MAX, INLINE_MAX, RANGES_MAX, SETTLE_RETRY_MS};
+use crate::pool::{PartitionId, RangeRecord, RecordSlot};
+use crate::stats::add;
+use crate::{BlockIndex, Pool, Recovered, Shared};
+use extents::Extents;
 use kbtp_fabric::Time;
-use kbtp_wire::Handle;
+use kbtp_wire::{Auth, AuthMode, Challenge, Handle, InitiatorId};
+use std::collections::{BTreeMap, BTreeSet};
+use tenants::Tenants;
 
-/// Names a session to the directory and its worker; chosen by the caller, never reused within a process.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SessionId(pub u64);
+/// Whose a range is (P8).
+type Pair = (TenantIndex, InitiatorId);
 
-/// A tenant's HMAC key. Never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct TenantKey(Vec<u8>);
+/// The session that has a range.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    id: SessionId,
+    /// Usage it may reach.
+    quota: u32,
+    /// Blocks set aside for it: its quota, and with a partition also what it had bound outside of it.
+    reserved: u32,
+    partition: Option<PartitionId>,
+}
 
-impl TenantKey {
-    /// The key with these octets.
-    #[must_use]
-    pub fn new(octets: Vec<u8>) -> Self {
-        Self(octets)
+/// A handle range.
+#[derive(Debug)]
+struct Range {
+    slot: RecordSlot,
+    first_row: u64,
+    rows: u64,
+    /// Handles bound, while no session is connected.
+    bound: u32,
+    live: Option<Live>,
+    lease_ends: Option<Time>,
+}
+
+impl Range {
+    /// Blocks of the pool that nobody else can be promised.
+    fn reserved(&self) -> u32 {
+        self.live.map_or(self.bound, |live| live.reserved)
     }
-}
-
-impl std::fmt::Debug for TenantKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("TenantKey(..)")
-    }
-}
-
-/// A tenant: a trust domain of its own unless `shared` (P9).
-#[derive(Clone, Debug)]
-pub struct TenantConfig {
-    /// Name as in the Tenant TLV. The empty name is who sends no Tenant TLV.
-    pub name: String,
-    /// HMAC key; without one the tenant cannot pass Auth Mode 1.
-    pub key: Option<TenantKey>,
-    /// All tenants marked so form one trust domain: they load each other's blocks.
-    pub shared: bool,
-}
-
-/// How sessions are granted.
-#[derive(Clone, Debug)]
-pub struct DirectoryConfig {
-    /// Who may come. Empty: one tenant with the empty name.
-    pub tenants: Vec<TenantConfig>,
-    /// Blocks for a session that wants the default (P5).
-    pub default_quota: u32,
-    /// Most blocks for one session; 0: as many as are left.
-    pub max_quota: u32,
-    /// How long bindings outlive their session, in milliseconds; `u32::MAX` for ever, 0 not at all (P8).
-    pub lease_ms: u32,
-    /// After how long a ticket that was not bound is abandoned, in milliseconds (draft, section 3.4).
-    pub ticket_timeout_ms: u32,
-    /// Whether DIRECT_LOAD may be granted.
-    pub direct_load: bool,
-    /// Whether DIRECT_ALLOC may be granted.
-    pub direct_alloc: bool,
-    /// Request Credits for a session that wants the default; at most [`limits::CREDITS_MAX`](crate::limits::CREDITS_MAX).
-    pub credits_default: u16,
-    /// Most Request Credits; at most [`limits::CREDITS_MAX`](crate::limits::CREDITS_MAX).
-    pub credits_max: u16,
-    /// Largest Max Inline, in octets; at most [`limits::INLINE_MAX`](crate::limits::INLINE_MAX).
-    pub inline_max: u32,
-}
-
-impl Default for DirectoryConfig {
-    fn default() -> Self {
-        Self {
-            tenants: Vec::new(),
-            default_quota: 1024,
-            max_quota: 0,
-            lease_ms: 60_000,
-            ticket_timeout_ms: 5_000,
-            direct_load: false,
-            direct_alloc: false,
-            credits_default: crate::limits::CREDITS_DEFAULT,
-            credits_max: crate::limits::CREDITS_MAX,
-            inline_max: crate::limits::INLINE_DEFAULT,
-        }
-    }
-}
-
-/// Why a directory could not be made.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DirectoryError {
-    /// Too many tenants, two of one name, or a name that is too long.
-    #[error("tenant {name:?}: {problem}")]
-    Tenant {
-        /// Its name.
-        name: String,
-        /// What is wrong.
-        problem: &'static str,
-    },
-    /// A limit of the configuration is out of bounds.
-    #[error("{key} is {value}: {problem}")]
-    Config {
-        /// Which field.
-        key: &'static str,
-        /// Its value.
-        value: u64,
-        /// What it must be.
-        problem: &'static str,
-    },
-}
-
-/// A handle range, for `kbtp top` and the admin port.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RangeSummary {
-    /// Its tenant.
-    pub tenant: String,
-    /// Its initiator.
-    pub initiator: [u8; 16],
-    /// First handle.
-    pub base: Handle,
-    /// Handles.
-    pub count: u64,
-    /// Quota, in blocks.
-    pub quota: u32,
-    /// Blocks bound; known while no session is connected.
-    pub bound: Option<u32>,
-    /// The session that has it.
-    pub session: Option<SessionId>,
-    /// When its lease ends, without a session.
-    pub lease_ends: Option<Time>,
-}
-
-/// Totals of a directory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DirectorySummary {
-    /// Ranges, with or without a session.
-    pub ranges: u32,
-    /// Sessions granted and not ended.
-    pub sessions: u32,
-    /// Sum of quotas, in blocks; at most F.
-    pub committed: u32,
-    /// Partitions in use or being dissolved.
-    pub partitions: u32,
 }
 
 /// Tenants, handle ranges, quotas, leases. One for each target, behind the caller's mutex; touched when sessions
@@ -142,6 +69,15 @@ pub struct DirectorySummary {
 #[derive(Debug)]
 pub struct Directory {
     config: DirectoryConfig,
+    tenants: Tenants,
+    ranges: BTreeMap<Pair, Range>,
+    extents: Extents,
+    free_slots: BTreeSet<RecordSlot>,
+    /// Partitions whose session has ended but whose freed blocks are still being sent, and the blocks they hold back.
+    dissolving: Vec<(PartitionId, u32)>,
+    retry_at: Option<Time>,
+    pool_blocks: u32,
+    table_base: Handle,
 }
 
 impl Directory {
@@ -150,22 +86,40 @@ impl Directory {
     /// # Errors
     /// [`DirectoryError`] names what is wrong in the configuration.
     pub fn new(config: DirectoryConfig, pool: &Pool) -> Result<Self, DirectoryError> {
-        let _ = pool;
-        Ok(Self { config })
+        check(&config)?;
+        let tenants = Tenants::new(&config.tenants)?;
+        pool.set_isolation(!tenants.one_domain());
+        Ok(Self {
+            config,
+            tenants,
+            ranges: BTreeMap::new(),
+            extents: Extents::new(pool.geometry().granules()),
+            free_slots: (0..RANGES_MAX).map(RecordSlot).collect(),
+            dissolving: Vec::new(),
+            retry_at: None,
+            pool_blocks: pool.geometry().blocks,
+            table_base: pool.geometry().table_base_handle,
+        })
     }
 
-    /// The directory of a recovered pool: its ranges keep their bindings, and their leases begin `now`.
+    /// The directory of a recovered pool: its ranges keep their bindings, and their leases begin `now`. A range whose
+    /// tenant is no longer configured keeps them too, out of everybody's reach, until its lease ends.
     ///
     /// # Errors
     /// As [`new`](Self::new).
+    //= kbtp-p8-lease-keeps-bindings
     pub fn recover(
         config: DirectoryConfig,
         shared: &Shared,
         recovered: Recovered,
         now: Time,
     ) -> Result<Self, DirectoryError> {
-        let _ = (recovered, now);
-        Self::new(config, &shared.pool)
+        let mut directory = Self::new(config, &shared.pool)?;
+        for (record, bound) in recovered.ranges {
+            directory.adopt(shared, &record, bound, now);
+        }
+        shared.pool.set_isolation(!directory.tenants.one_domain());
+        Ok(directory)
     }
 
     /// The configuration it was made with.
@@ -175,26 +129,246 @@ impl Directory {
     }
 
     /// Releases ranges whose lease ended and dissolves partitions whose session ended. Call at
-    /// [`next_timeout`](Self::next_timeout) or later.
+    /// [`next_timeout`](Self::next_timeout) or later. Cost: a pass over the table rows of each range it releases.
     pub fn poll(&mut self, now: Time, shared: &Shared) {
-        let _ = (now, shared);
+        shared.pool.settle();
+        let over =
+            |range: &Range| range.live.is_none() && range.lease_ends.is_some_and(|t| t <= now);
+        let expired: Vec<Pair> = self
+            .ranges
+            .iter()
+            .filter(|(_, range)| over(range))
+            .map(|(pair, _)| *pair)
+            .collect();
+        for pair in expired {
+            self.release(pair, shared);
+            add(&shared.stats.leases_expired, 1);
+        }
+        self.dissolve(now, shared);
     }
 
     /// When [`poll`](Self::poll) has something to do next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
-        None
+        let leases = self.ranges.values().filter(|range| range.live.is_none());
+        leases
+            .filter_map(|range| range.lease_ends)
+            .chain(self.retry_at)
+            .min()
     }
 
     /// Totals.
     #[must_use]
     pub fn summary(&self) -> DirectorySummary {
-        DirectorySummary::default()
+        let live = || self.ranges.values().filter_map(|range| range.live);
+        DirectorySummary {
+            ranges: count(self.ranges.len()),
+            sessions: count(live().count()),
+            committed: self.committed(),
+            partitions: count(
+                live().filter(|live| live.partition.is_some()).count() + self.dissolving.len(),
+            ),
+        }
     }
 
     /// Every range. Cost: allocates.
     #[must_use]
     pub fn ranges(&self) -> Vec<RangeSummary> {
-        Vec::new()
+        let summary = |((tenant, initiator), range): (&Pair, &Range)| RangeSummary {
+            tenant: self.tenants.name(*tenant).to_owned(),
+            initiator: initiator.0,
+            base: Handle(self.table_base.0.saturating_add(range.first_row)),
+            count: range.rows,
+            quota: range.live.map_or(range.bound, |live| live.quota),
+            bound: range.live.is_none().then_some(range.bound),
+            session: range.live.map(|live| live.id),
+            lease_ends: range.lease_ends,
+        };
+        self.ranges.iter().map(summary).collect()
     }
+
+    /// The tenant a HELLO proves to be.
+    pub(crate) fn authenticate(
+        &self,
+        mode: AuthMode,
+        challenge: &Challenge,
+        initiator: &InitiatorId,
+        name: Option<&str>,
+        auth: Option<&Auth>,
+    ) -> Option<TenantIndex> {
+        self.tenants
+            .authenticate(mode, challenge, initiator, name, auth)
+    }
+
+    pub(crate) fn tenant_name(&self, tenant: TenantIndex) -> &str {
+        self.tenants.name(tenant)
+    }
+
+    /// Whether the whole pool is one trust domain, so that DIRECT_LOAD reaches nobody else's blocks.
+    //= kbtp-6.6-direct-trusted-only
+    pub(crate) fn one_domain(&self) -> bool {
+        self.tenants.one_domain()
+    }
+
+    /// A session that was granted has ended, with so many handles bound; it holds no block.
+    //= kbtp-p8-lease-keeps-bindings
+    pub(crate) fn close(&mut self, now: Time, shared: &Shared, id: SessionId, bound: u32) {
+        let is_its = |range: &Range| range.live.is_some_and(|live| live.id == id);
+        let Some((pair, range)) = self.ranges.iter_mut().find(|(_, range)| is_its(range)) else {
+            return;
+        };
+        let pair = *pair;
+        let live = range.live.take();
+        range.bound = bound;
+        //= kbtp-p8-lease-for-ever
+        range.lease_ends = match self.config.lease_ms {
+            u32::MAX => None,
+            ms => Some(now.after_ms(u64::from(ms))),
+        };
+        let over = bound == 0 || self.config.lease_ms == 0;
+        if let Some(Live {
+            partition: Some(partition),
+            quota,
+            ..
+        }) = live
+        {
+            self.dissolving.push((partition, quota));
+            self.dissolve(now, shared);
+        }
+        //= kbtp-p8-empty-range-released
+        if over {
+            self.release(pair, shared);
+        }
+    }
+
+    /// Sum of what is promised; at most F.
+    //= kbtp-3.4-quota-sum
+    fn committed(&self) -> u32 {
+        let held_back = self.dissolving.iter().map(|(_, blocks)| *blocks);
+        let sum = self
+            .ranges
+            .values()
+            .map(Range::reserved)
+            .chain(held_back)
+            .map(u64::from)
+            .sum();
+        u32::try_from(u64::min(sum, u64::from(self.pool_blocks))).unwrap_or(u32::MAX)
+    }
+
+    fn adopt(&mut self, shared: &Shared, record: &RangeRecord, bound: u32, now: Time) {
+        let tenant = self.tenants.of_record(&record.tenant);
+        let domain = self.tenants.domain(tenant);
+        let granule = shared.pool.geometry().granule_handles();
+        self.extents
+            .take_at(record.first_row / granule, record.rows.div_ceil(granule));
+        self.free_slots.remove(&record.slot);
+        shared
+            .pool
+            .set_domain(record.first_row, record.rows, Some(domain));
+        let lease_ends = match self.config.lease_ms {
+            u32::MAX => None,
+            ms => Some(now.after_ms(u64::from(ms))),
+        };
+        let range = Range {
+            slot: record.slot,
+            first_row: record.first_row,
+            rows: record.rows,
+            bound,
+            live: None,
+            lease_ends,
+        };
+        let pair = (tenant, InitiatorId(record.initiator));
+        // Two records of one pair cannot be; if memory says so, the one with more bound wins.
+        let loser = match self.ranges.insert(pair, range) {
+            Some(other) if other.bound > bound => self.ranges.insert(pair, other),
+            other => other,
+        };
+        if let Some(loser) = loser {
+            self.clear(&loser, shared);
+        }
+        if bound == 0 {
+            self.release(pair, shared);
+        }
+    }
+
+    /// Frees what a range has bound and forgets the range.
+    fn release(&mut self, pair: Pair, shared: &Shared) {
+        if let Some(range) = self.ranges.remove(&pair) {
+            self.clear(&range, shared);
+        }
+    }
+
+    fn clear(&mut self, range: &Range, shared: &Shared) {
+        let pool = &shared.pool;
+        let mut left = range.bound;
+        let mut row = range.first_row;
+        let end = range.first_row.saturating_add(range.rows);
+        while left > 0 && row < end {
+            let entry = pool.entry(row);
+            let block: Option<BlockIndex> = if entry.is_valid() {
+                pool.geometry().block_at(entry.block)
+            } else {
+                None
+            };
+            if let Some(block) = block {
+                let (_, deferred) = pool.free(row, block);
+                add(&shared.stats.frees_deferred, u64::from(deferred));
+                left = left.saturating_sub(1);
+            }
+            row = row.saturating_add(1);
+        }
+        pool.set_domain(range.first_row, range.rows, None);
+        if pool.clear_record(range.slot).is_ok() {
+            self.free_slots.insert(range.slot);
+        }
+        let granule = pool.geometry().granule_handles();
+        self.extents
+            .give(range.first_row / granule, range.rows.div_ceil(granule));
+    }
+
+    fn dissolve(&mut self, now: Time, shared: &Shared) {
+        self.dissolving
+            .retain(|(partition, _)| !shared.pool.dissolve(*partition));
+        self.retry_at = if self.dissolving.is_empty() {
+            None
+        } else {
+            Some(now.after_ms(SETTLE_RETRY_MS))
+        };
+    }
+}
+
+fn check(config: &DirectoryConfig) -> Result<(), DirectoryError> {
+    let wrong = |key, value: u64, problem| {
+        Err(DirectoryError::Config {
+            key,
+            value,
+            problem,
+        })
+    };
+    if config.credits_max == 0 || config.credits_max > CREDITS_MAX {
+        return wrong(
+            "credits_max",
+            config.credits_max.into(),
+            "must be 1 to 1024",
+        );
+    }
+    if config.credits_default == 0 || config.credits_default > config.credits_max {
+        let value = config.credits_default.into();
+        return wrong("credits_default", value, "must be 1 to credits_max");
+    }
+    if config.inline_max > INLINE_MAX {
+        return wrong(
+            "inline_max",
+            config.inline_max.into(),
+            "must be at most 65536",
+        );
+    }
+    if config.default_quota == 0 {
+        return wrong("default_quota", 0, "must be at least 1");
+    }
+    Ok(())
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }

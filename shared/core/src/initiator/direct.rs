@@ -70,6 +70,7 @@ impl Initiator {
             (Act::TidyBind, _, Phase::Tidying(ticket, block)) => {
                 return self.build_bind(slot, ticket, ByteLen(0), block, false);
             }
+            //= kbtp-6.6-frees-use-free
             (Act::TidyFree, ..) => {
                 let header = Header::request(
                     Opcode::Free,
@@ -86,6 +87,7 @@ impl Initiator {
         Some((request, true))
     }
 
+    //= kbtp-6.6-bind-after-write
     /// BIND follows the RDMA Write on the same stream at once: the Send is delivered after the Write is placed
     /// (RFC 5040, section 5.5).
     fn build_bind(
@@ -113,6 +115,7 @@ impl Initiator {
     }
 
     /// Posted work of a direct mode ended: what comes next.
+    //= kbtp-6.6-direct-load-sequence
     pub(super) fn step_direct(
         &mut self,
         now: Time,
@@ -435,6 +438,7 @@ const fn ring_slot(words: [u32; 4]) -> RingSlot {
 }
 
 /// The FetchAdd that takes a ticket.
+//= kbtp-6.6-direct-alloc-fetchadd
 //= kbtp-3.3-add-data-mask
 const fn take_ticket(grant: &Grant) -> WorkRequest<'static> {
     let remote = RemoteBuffer {

@@ -2,13 +2,9 @@
 //! Source: KBTP profile, P5 and P9.
 
 use super::limits::{MAX_SOFTWARE, MAX_TENANT};
-use super::types::{PeerError, SessionError, Settings, TenantKey};
-use hmac::{Hmac, KeyInit, Mac};
-use kbtp_wire::{
-    Auth, AuthMode, Challenge, Hello, InitiatorId, KnownTlvs, Nonce, PrivateData, RequestId,
-    VERSION,
-};
-use sha2::Sha256;
+use super::types::{PeerError, SessionError, Settings};
+use crate::auth::mac;
+use kbtp_wire::{Auth, AuthMode, Hello, KnownTlvs, Nonce, PrivateData, RequestId, VERSION};
 
 /// The HELLO message for a target that sent `private_data` with its reply.
 pub(super) fn encode(
@@ -24,6 +20,7 @@ pub(super) fn encode(
         .ok_or(PeerError::PrivateData("it has not 40 octets"))?;
     let target = PrivateData::decode(target).map_err(PeerError::Malformed)?;
     let initiator = settings.initiator_id;
+    //= kbtp-p9-tenant-and-auth
     let auth = match (target.auth_mode, &settings.key) {
         (AuthMode::None, _) => None,
         (AuthMode::Hmac, Some(key)) => Some(Auth {
@@ -58,25 +55,6 @@ pub(super) fn encode(
         })?;
     message.truncate(len);
     Ok(message)
-}
-
-/// The proof that this party has the tenant's key.
-//= kbtp-p9-mac-input
-fn mac(
-    key: &TenantKey,
-    challenge: &Challenge,
-    nonce: &Nonce,
-    initiator: &InitiatorId,
-    tenant: &str,
-) -> [u8; 32] {
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key.octets()) else {
-        // HMAC takes keys of every length. A proof of zeros would be refused by the target.
-        return [0; 32];
-    };
-    for part in Auth::mac_input(challenge, nonce, initiator, tenant) {
-        mac.update(part);
-    }
-    mac.finalize().into_bytes().into()
 }
 
 const fn text(value: &str) -> Option<&str> {

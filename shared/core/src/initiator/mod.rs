@@ -19,6 +19,8 @@ mod hello;
 pub mod limits;
 mod slot;
 mod terms;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use terms::Terms;
@@ -698,7 +700,7 @@ fn encode_request(slot: &Slot, head: &mut [u8; HEAD_LEN]) -> (usize, Option<Loca
             };
             let flag = flag.with(RequestFlags::SEAL, seal);
             match from {
-                //= kbtp-5.2-inline-descriptor
+                //= kbtp-5.2-inline-descriptor-zero
                 Source::Inline(data) => {
                     let bare = DataDescriptor {
                         len: data.len,

@@ -7,27 +7,7 @@ use kbtp_wire::{
     SessionCapabilities, Stag, Status, Ticket,
 };
 
-/// The secret of a tenant (profile, P9). Its octets are not shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct TenantKey(Box<[u8]>);
-
-impl TenantKey {
-    /// The key with these octets.
-    #[must_use]
-    pub fn new(octets: &[u8]) -> Self {
-        Self(octets.into())
-    }
-
-    pub(super) fn octets(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for TenantKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TenantKey(..)")
-    }
-}
+pub use crate::TenantKey;
 
 /// What to ask of the target in HELLO (profile, P5), and this party's own bounds.
 #[derive(Clone, Debug)]

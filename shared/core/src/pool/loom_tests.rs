@@ -3,9 +3,11 @@
 
 use super::entry;
 use super::pins::{self, Then};
-use super::ring::{AtomicForm, Deferred, Ring, RingMemory};
+use super::ring::{Deferred, Ring, RingMemory};
 use crate::sync::Word32;
-use kbtp_wire::{BlockOffset, ByteLen, EntryFlags, Generation, RingOrder, TableEntry, Ticket};
+use kbtp_wire::{
+    AtomicForm, BlockOffset, ByteLen, EntryFlags, Generation, RingOrder, TableEntry, Ticket,
+};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::thread;

@@ -7,7 +7,8 @@
 mod audit;
 mod entry;
 mod format;
-#[cfg(all(test, loom))]
+#[cfg(test)]
+#[cfg(loom)]
 mod loom_tests;
 mod partition;
 mod pins;
@@ -15,20 +16,19 @@ mod records;
 mod recover;
 mod region_words;
 mod ring;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 mod types;
 
-pub(crate) use partition::PartitionId;
+pub(crate) use partition::{PartitionId, PartitionPlace};
 pub(crate) use records::{RangeRecord, RecordSlot};
-pub(crate) use ring::AtomicForm;
 pub use types::{Audit, Contents, PoolError, PoolUsage, Recovered, RecoveryReport};
 
 use crate::geometry::Layout;
 use crate::sync::Mutex;
 use crate::{BlockIndex, Geometry};
 use kbtp_memory::Region;
-use kbtp_wire::{BlockOffset, ByteLen, Generation, TableEntry, Ticket};
+use kbtp_wire::{AtomicForm, BlockOffset, ByteLen, Generation, TableEntry, Ticket};
 use partition::Partition;
 use region_words::{BlockWord, RingIn};
 use ring::{Deferred, Freed, Ring};

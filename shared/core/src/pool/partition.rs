@@ -5,11 +5,11 @@
 //! 2q slots, so partitions that share no block share no slot.
 
 use super::region_words::RingIn;
-use super::ring::{AtomicForm, Deferred, Ring};
+use super::ring::{Deferred, Ring};
 use super::{Domain, Home, Pool};
 use crate::BlockIndex;
 use crate::geometry::{COUNTER_STRIDE, SLOT_LEN};
-use kbtp_wire::{BlockOffset, RingOrder, RingSlot, Ticket};
+use kbtp_wire::{AtomicForm, BlockOffset, RingOrder, RingSlot, Ticket};
 use std::collections::BTreeMap;
 use std::hint::spin_loop;
 use std::sync::atomic::AtomicU32;
@@ -150,6 +150,17 @@ impl Pool {
     /// What the slot of a ticket of a partition holds.
     pub(crate) fn partition_slot(&self, id: PartitionId, ticket: Ticket) -> RingSlot {
         self.partition_ring(id).slot(ticket)
+    }
+
+    /// Consumes the slot of an abandoned ticket and returns its block; false while the slot holds none.
+    pub(crate) fn reclaim(&self, id: PartitionId, ticket: Ticket) -> bool {
+        match self.consume_raw(Home::Partition(id), ticket) {
+            Some(block) => {
+                self.put_back(block);
+                true
+            }
+            None => false,
+        }
     }
 
     /// Moves on the deferred frees of a partition.

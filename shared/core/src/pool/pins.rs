@@ -11,7 +11,7 @@
 //! Pins and FREED share one word, and a free updates the table entry before it sets FREED. A load pins, then reads the
 //! entry again. Both are read-modify-writes of the same word, so one comes first: if the free, the load acquires its
 //! entry update and sees that the block is gone; if the load, the free sees the pin and leaves the block to it. That
-//! is the whole argument; no SeqCst is needed, since neither side decides by a second word alone. A pin that comes
+//! is the whole argument; no `SeqCst` is needed, since neither side decides by a second word alone. A pin that comes
 //! too late (the block may be free, or another's by now) is harmless: it is taken back, and delays a return at most.
 
 use crate::sync::Word32;
@@ -63,7 +63,7 @@ fn claim(word: &impl Word32) -> Then {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;

@@ -11,7 +11,7 @@
 
 use crate::limits::DEFERRED_RESERVE;
 use crate::sync::{Mutex, Word32, Word64, fence};
-use kbtp_wire::{BlockOffset, RingCounter, RingOrder, RingSlot, Ticket};
+use kbtp_wire::{AtomicForm, BlockOffset, RingCounter, RingOrder, RingSlot, Ticket};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 /// Words of a slot, in their order in memory; word 1 is reserved.
@@ -31,16 +31,6 @@ pub(crate) trait RingMemory {
     fn tail(&self) -> &Self::U64;
     /// A word of a slot; big-endian in memory, the ring converts. `slot` is below N, `word` below 4.
     fn word(&self, slot: u32, word: u32) -> &Self::U32;
-}
-
-/// How Head and Tail count (P6, Atomic Form).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum AtomicForm {
-    /// Ticket and Slot Offset (draft, section 3.3).
-    #[default]
-    Masked,
-    /// Ticket only (draft, section 9.2).
-    Unmasked,
 }
 
 /// Frees that wait until their slot is consumed. It outlives every session; at most F entries, since each is a block.

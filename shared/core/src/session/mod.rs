@@ -1,177 +1,38 @@
-//! A session, seen from the target.
+//! A session, seen from the target: octets in, work requests out.
+//!
+//! ```text
+//! Hello ──HELLO──► Admission ──admit──► Open ──SessionEnd, or the stream ends──► finish
+//!   │                  │
+//!   └──malformed───────┴──refused──► Closing ──HELLO_ACK sent, stream closed──► finish
+//! ```
+
+mod hello;
+mod open;
+mod outbox;
+mod requests;
+mod slots;
+#[cfg(test)]
+mod tests;
+mod tickets;
+mod types;
+
+pub use kbtp_wire::AuthMode;
+pub use types::{Admission, Exposer, Grant, Intake, SessionConfig, SessionEnd, SessionPhase, Work};
 
 use crate::{Directory, SessionId, Shared};
-use core::ops::Range;
-use kbtp_fabric::{
-    Access, Capabilities, LocalError, Stream, Time, WorkId, WorkOutcome, WorkRequest,
-};
-use kbtp_memory::Region;
-use kbtp_wire::{Handle, Stag, TaggedOffset};
+use hello::Asked;
+use kbtp_fabric::{Time, WorkId, WorkOutcome};
+use open::{Context, Open};
+use outbox::{Outbox, Posted};
+use slots::Progress;
 
-/// What the private data of the accepted stream said (P9).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AuthMode {
-    /// Auth Mode 0: whoever reaches the target is who they say.
-    None,
-    /// Auth Mode 1: HELLO proves the tenant's key.
-    Hmac,
-}
-
-/// What a session is made with, when its stream is accepted.
-#[derive(Clone, Copy, Debug)]
-pub struct SessionConfig {
-    /// Its name; never reused.
-    pub id: SessionId,
-    /// Auth Mode sent.
-    pub auth: AuthMode,
-    /// Challenge sent: 32 fresh random octets.
-    pub challenge: [u8; 32],
-    /// The stream's STag of the whole pool, Tagged Offset = Block Offset, `Access::LOCAL`.
-    pub pool_stag: Stag,
-    /// What the stream can do.
-    pub capabilities: Capabilities,
-}
-
-/// Registers parts of the target's regions with the session's stream. Every [`Stream`] is one.
-pub trait Exposer {
-    /// As [`Stream::register`].
-    ///
-    /// # Errors
-    /// As [`Stream::register`].
-    fn expose(
-        &mut self,
-        region: &Region,
-        range: Range<u64>,
-        base: TaggedOffset,
-        access: Access,
-    ) -> Result<Stag, LocalError>;
-
-    /// As [`Stream::invalidate`]: no octet is read or written through the STag once this returns.
-    ///
-    /// # Errors
-    /// As [`Stream::invalidate`].
-    fn revoke(&mut self, stag: Stag) -> Result<(), LocalError>;
-}
-
-impl<S: Stream + ?Sized> Exposer for S {
-    fn expose(
-        &mut self,
-        region: &Region,
-        range: Range<u64>,
-        base: TaggedOffset,
-        access: Access,
-    ) -> Result<Stag, LocalError> {
-        self.register(region, range, base, access)
-    }
-
-    fn revoke(&mut self, stag: Stag) -> Result<(), LocalError> {
-        self.invalidate(stag)
-    }
-}
-
-/// What became of a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Intake {
-    /// Taken; its receive slot can be released.
-    Taken,
-    /// It was a HELLO, taken too: call [`TargetSession::admit`] now.
-    Admit,
-}
-
-/// What became of a HELLO.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Admission {
-    /// Answered: the HELLO_ACK is the next work. After a refusal [`TargetSession::phase`] is `Closing`.
-    Answered,
-    /// This session of the same pair is still connected: close its stream (P8), and call
-    /// [`TargetSession::admit`] again once it was [finished](TargetSession::finish).
-    Replace(SessionId),
-}
-
-/// Where a session is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SessionPhase {
-    /// Waits for HELLO.
+/// Where a session is, and what it has there.
+#[derive(Debug)]
+enum State {
     Hello,
-    /// Has a HELLO; [`TargetSession::admit`] is due.
-    Admission,
-    /// Serves requests.
-    Open,
-    /// Close the stream in order once [`TargetSession::next_work`] gives nothing more.
+    Admission(Box<Asked>),
+    Open(Box<Open>),
     Closing,
-}
-
-/// Why a session must end: close the stream, take its last events, call [`TargetSession::finish`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SessionEnd {
-    /// The first message is no HELLO, or a later one is (P5).
-    #[error("HELLO must come first and once")]
-    HelloOrder,
-    /// A message too short to hold a common header (P7).
-    #[error("a message of {0} octets holds no header")]
-    TooShort(usize),
-    /// A message longer than the receive that was promised (P7).
-    #[error("a message of {len} octets, {limit} were promised")]
-    TooLong {
-        /// Its length.
-        len: usize,
-        /// The longest there may be.
-        limit: usize,
-    },
-    /// More than Request Credits outstanding (P7).
-    #[error("more than {0} requests outstanding")]
-    Credits(u16),
-    /// Tickets taken beyond the ring (draft, section 3.4).
-    #[error("{taken} tickets taken from a ring of {slots} slots")]
-    Tickets {
-        /// Tickets taken and not bound.
-        taken: u32,
-        /// Slots.
-        slots: u32,
-    },
-    /// The stream ended under a request.
-    #[error("the stream ended")]
-    Flushed,
-    /// This party failed.
-    #[error("{0}")]
-    Local(&'static str),
-}
-
-/// One work request to post.
-#[derive(Clone, Copy, Debug)]
-pub struct Work<'a> {
-    /// Its name; give it back to [`TargetSession::handle_done`].
-    pub id: WorkId,
-    /// What to post.
-    pub request: WorkRequest<'a>,
-    /// Whether its end must be reported.
-    pub signaled: bool,
-}
-
-/// What a session was granted, for logs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Grant {
-    /// Tenant.
-    pub tenant: String,
-    /// Initiator ID.
-    pub initiator: [u8; 16],
-    /// Quota, in blocks.
-    pub quota: u32,
-    /// First handle.
-    pub handle_base: Handle,
-    /// Handles.
-    pub handle_count: u64,
-    /// Request Credits.
-    pub credits: u16,
-    /// Max Inline, in octets.
-    pub max_inline: u32,
-    /// DIRECT_LOAD granted.
-    pub direct_load: bool,
-    /// DIRECT_ALLOC granted.
-    pub direct_alloc: bool,
-    /// The range was resumed with its bindings (P8).
-    pub resumed: bool,
 }
 
 /// One session, owned by one worker.
@@ -183,13 +44,22 @@ pub struct Grant {
 #[derive(Debug)]
 pub struct TargetSession {
     config: SessionConfig,
+    state: State,
+    outbox: Outbox,
+    /// Why it must end, once it must.
+    ended: Option<SessionEnd>,
 }
 
 impl TargetSession {
     /// A session on a stream that was just accepted. Cost: no allocation until it is admitted.
     #[must_use]
     pub fn new(config: SessionConfig) -> Self {
-        Self { config }
+        Self {
+            config,
+            state: State::Hello,
+            outbox: Outbox::default(),
+            ended: None,
+        }
     }
 
     /// Its name.
@@ -201,23 +71,53 @@ impl TargetSession {
     /// Where it is.
     #[must_use]
     pub fn phase(&self) -> SessionPhase {
-        SessionPhase::Hello
+        match self.state {
+            _ if self.ended.is_some() => SessionPhase::Closing,
+            State::Hello => SessionPhase::Hello,
+            State::Admission(_) => SessionPhase::Admission,
+            State::Open(_) => SessionPhase::Open,
+            State::Closing => SessionPhase::Closing,
+        }
     }
 
     /// What it was granted, once it is open.
     #[must_use]
     pub fn grant(&self) -> Option<&Grant> {
-        None
+        match &self.state {
+            State::Open(open) => Some(&open.grant),
+            _ => None,
+        }
     }
 
     /// Whether a message can be taken now. If not, keep it and ask again after the next event or timeout.
     #[must_use]
     pub fn ready(&self) -> bool {
-        true
+        match &self.state {
+            State::Open(open) => open.ready(),
+            _ => true,
+        }
     }
 
-    /// Takes a message. Its octets are not needed afterwards. Cost: no allocation; inline data is copied once, into
-    /// its block.
+    /// Blocks that were taken from a ring and are bound by no entry yet.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        match &self.state {
+            State::Open(open) => open.held(),
+            _ => 0,
+        }
+    }
+
+    /// Requests under way: waiting, reading, or sending.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        match &self.state {
+            State::Open(open) => open.slots.busy(),
+            _ => 0,
+        }
+    }
+
+    /// Takes a message. Its octets are not needed afterwards. Cost: no allocation once the session is open; inline
+    /// data is copied once, into its block (twice if it has to wait for it).
     ///
     /// # Errors
     /// [`SessionEnd`] if the initiator broke a rule that ends the session.
@@ -227,11 +127,25 @@ impl TargetSession {
         shared: &Shared,
         message: &[u8],
     ) -> Result<Intake, SessionEnd> {
-        let _ = (now, shared, message);
-        Err(SessionEnd::Local("no sessions yet"))
+        self.alive()?;
+        let result = match &mut self.state {
+            State::Hello => self.take_hello(shared, message),
+            State::Open(open) => {
+                let mut cx = Context {
+                    now,
+                    shared,
+                    outbox: &mut self.outbox,
+                };
+                open.take_message(&mut cx, message).map(|()| Intake::Taken)
+            }
+            // Before its HELLO_ACK an initiator has no credits.
+            State::Admission(_) | State::Closing => Err(SessionEnd::HelloOrder),
+        };
+        self.note(shared, result)
     }
 
-    /// Answers the HELLO that was taken. Cost: allocates the session's memory; with DIRECT_ALLOC, may drain the ring.
+    /// Answers the HELLO that was taken. Cost: allocates the session's memory; with DIRECT_ALLOC, may draw the free
+    /// blocks of the pool through its hands.
     ///
     /// # Errors
     /// [`SessionEnd::Local`] if no HELLO is waiting.
@@ -242,14 +156,15 @@ impl TargetSession {
         directory: &mut Directory,
         exposer: &mut dyn Exposer,
     ) -> Result<Admission, SessionEnd> {
-        let _ = (now, shared, directory, exposer);
-        Err(SessionEnd::Local("no sessions yet"))
+        self.alive()?;
+        let result = self.answer_hello(now, shared, directory, exposer);
+        self.note(shared, result)
     }
 
     /// Takes the end of posted work. Ends of work that was not `signaled` are welcome too.
     ///
     /// # Errors
-    /// [`SessionEnd`] if the session cannot go on.
+    /// [`SessionEnd`] if the session cannot go on; go on giving it what else has ended.
     pub fn handle_done(
         &mut self,
         now: Time,
@@ -257,25 +172,47 @@ impl TargetSession {
         id: WorkId,
         outcome: WorkOutcome,
     ) -> Result<(), SessionEnd> {
-        let _ = (now, shared, id, outcome);
-        Ok(())
+        let result = match &mut self.state {
+            State::Open(open) => {
+                let mut cx = Context {
+                    now,
+                    shared,
+                    outbox: &mut self.outbox,
+                };
+                open.take_done(&mut cx, Posted::of(id), outcome)
+            }
+            _ if outcome == WorkOutcome::Flushed => Err(SessionEnd::Flushed),
+            _ => Ok(()),
+        };
+        self.note(shared, result)
     }
 
-    /// The next work to post; the same one until [`work_posted`](Self::work_posted).
+    /// The next work to post; the same one until [`work_posted`](Self::work_posted). None once the session has ended.
     #[must_use]
     pub fn next_work(&self) -> Option<Work<'_>> {
-        None
+        if self.ended.is_some() {
+            None
+        } else {
+            self.outbox.front()
+        }
     }
 
     /// The work of [`next_work`](Self::next_work) was posted.
-    pub fn work_posted(&mut self, now: Time, shared: &Shared) {
-        let _ = (now, shared);
+    pub fn work_posted(&mut self) {
+        if self.outbox.pop()
+            && let State::Open(open) = &mut self.state
+        {
+            open.completed();
+        }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        None
+        match &self.state {
+            State::Open(open) if self.ended.is_none() => open.poll_timeout(),
+            _ => None,
+        }
     }
 
     /// Looks again at what waits, and abandons tickets that are over their time.
@@ -288,13 +225,61 @@ impl TargetSession {
         shared: &Shared,
         exposer: &mut dyn Exposer,
     ) -> Result<(), SessionEnd> {
-        let _ = (now, shared, exposer);
-        Ok(())
+        self.alive()?;
+        let result = match &mut self.state {
+            State::Open(open) => {
+                let mut cx = Context {
+                    now,
+                    shared,
+                    outbox: &mut self.outbox,
+                };
+                open.take_timeout(&mut cx, exposer)
+            }
+            _ => Ok(()),
+        };
+        self.note(shared, result)
     }
 
     /// The stream has ended and its last event is taken, so it touches no block any more: returns every block the
     /// session holds, and gives range and quota back to the directory. Also for a session that was never admitted.
     pub fn finish(self, now: Time, shared: &Shared, directory: &mut Directory) {
-        let _ = (now, shared, directory);
+        let State::Open(open) = self.state else {
+            return;
+        };
+        for slot in open.slots.iter() {
+            match slot.progress {
+                Progress::Sending { block, .. } => shared.pool.unpin(block),
+                //= kbtp-p7-read-failure
+                Progress::ReadingNew { block } => requests::put_back(shared, block),
+                // The tickets of a partition go with it.
+                Progress::Parked {
+                    ticket: Some(ticket),
+                    ..
+                } if open.tickets.is_none() => {
+                    shared.pool.orphan(ticket);
+                }
+                Progress::Parked { .. }
+                | Progress::Waiting { .. }
+                | Progress::ReadingBound { .. } => {}
+            }
+        }
+        directory.close(now, shared, self.config.id, open.bound);
+    }
+
+    fn alive(&self) -> Result<(), SessionEnd> {
+        self.ended.map_or(Ok(()), Err)
+    }
+
+    /// Remembers why the session must end.
+    fn note<T>(&mut self, shared: &Shared, result: Result<T, SessionEnd>) -> Result<T, SessionEnd> {
+        if let Err(end) = &result
+            && self.ended.is_none()
+        {
+            self.ended = Some(*end);
+            if !matches!(end, SessionEnd::Flushed | SessionEnd::Local(_)) {
+                crate::stats::add(&shared.stats.sessions_broken, 1);
+            }
+        }
+        result
     }
 }

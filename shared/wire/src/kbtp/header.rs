@@ -38,6 +38,7 @@ impl Header {
 
     /// A version 1 header of a request: Status 0.
     //= kbtp-5.1-status-zero-in-requests
+    //= kbtp-p5-header-version
     #[must_use]
     pub const fn request(
         opcode: Opcode,

@@ -75,6 +75,7 @@ impl Source<'_> {
     }
 
     /// Whether there is no data: a zero-length block is legal (P7).
+    //= kbtp-p7-zero-length-legal
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len().0 == 0
@@ -372,6 +373,7 @@ impl AsRef<[u8]> for RequestHead {
 }
 
 //= kbtp-5.2-inline-descriptor-zero
+//= kbtp-5.2-inline-data-follows
 const fn source_descriptor(source: &Source<'_>) -> DataDescriptor {
     match source {
         Source::Remote { buffer, .. } => *buffer,

@@ -189,6 +189,7 @@ impl<'a> KnownTlvs<'a> {
     }
 }
 
+//= kbtp-p5-tlv-once
 fn once<T>(kind: u16, place: &mut Option<T>, value: T) -> Result<(), TlvError> {
     match place.replace(value) {
         None => Ok(()),

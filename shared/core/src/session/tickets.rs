@@ -1,0 +1,233 @@
+//! The tickets of a DIRECT_ALLOC session (draft, sections 3.4 and 6.6).
+//!
+//! The initiator takes tickets by FetchAdd on its Head, which the target sees only when it looks. Each ticket seen is
+//! followed until it is bound or abandoned:
+//!
+//! ```text
+//! seen ──BIND──► gone            seen ──Ticket Timeout──► abandoned ──block there──► gone, block back in the ring
+//! ```
+//!
+//! Before the first ticket is abandoned, the STags of partition, ring and counter are revoked: from then on the Head
+//! belongs to the target alone.
+
+use super::{Exposer, SessionEnd};
+use crate::Shared;
+use crate::limits::SETTLE_RETRY_MS;
+use crate::pool::{Home, PartitionId};
+use crate::stats::add;
+use kbtp_fabric::Time;
+use kbtp_wire::{BlockOffset, RingOrder, Stag, Status, Ticket};
+
+/// Looks at Head within a Ticket Timeout: a ticket is abandoned at most a quarter late.
+const LOOKS_PER_TIMEOUT: u64 = 4;
+
+/// A ticket that the initiator took and did not bind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Open {
+    ticket: Ticket,
+    /// When it was seen.
+    since: Time,
+    /// Abandoned; its block is not back yet.
+    lost: bool,
+}
+
+/// The tickets of a partition.
+#[derive(Debug)]
+pub(super) struct Tickets {
+    partition: PartitionId,
+    order: RingOrder,
+    timeout_ms: u32,
+    /// STags of partition, ring and counter, until they are revoked.
+    stags: Option<[Stag; 3]>,
+    /// The next ticket that was not seen.
+    next: Ticket,
+    /// At most one for each slot: who has more open took tickets for blocks that cannot be.
+    open: Vec<Open>,
+    /// Tickets that were abandoned. Once there is one the initiator takes no more, so they are as few as the open ones.
+    abandoned: Vec<Ticket>,
+    look_at: Option<Time>,
+}
+
+impl Tickets {
+    /// Of a new partition; without STags it is only the target that allocates from it.
+    pub(super) fn new(
+        partition: PartitionId,
+        order: RingOrder,
+        timeout_ms: u32,
+        stags: Option<[Stag; 3]>,
+        now: Time,
+    ) -> Self {
+        let slots = usize::try_from(order.slots()).unwrap_or(usize::MAX);
+        let mut tickets = Self {
+            partition,
+            order,
+            timeout_ms,
+            stags,
+            next: Ticket(0),
+            open: Vec::with_capacity(slots),
+            abandoned: Vec::new(),
+            look_at: None,
+        };
+        tickets.plan(now);
+        tickets
+    }
+
+    pub(super) fn home(&self) -> Home {
+        Home::Partition(self.partition)
+    }
+
+    pub(super) fn partition(&self) -> PartitionId {
+        self.partition
+    }
+
+    /// Tickets taken by the initiator and not bound: they count as usage.
+    //= kbtp-3.4-usage-counted
+    pub(super) fn open(&self) -> u32 {
+        u32::try_from(self.open.len()).unwrap_or(u32::MAX)
+    }
+
+    /// When to look again.
+    pub(super) fn look_at(&self) -> Option<Time> {
+        self.look_at
+    }
+
+    /// Looks which tickets the initiator took since.
+    ///
+    /// # Errors
+    /// [`SessionEnd::Tickets`] if it has more open than there are slots.
+    //= kbtp-3.4-over-quota-terminate
+    pub(super) fn look(&mut self, now: Time, shared: &Shared) -> Result<(), SessionEnd> {
+        let head = shared.pool.partition_head(self.partition);
+        self.see(now, head)
+    }
+
+    fn see(&mut self, now: Time, head: Ticket) -> Result<(), SessionEnd> {
+        let slots = self.order.slots();
+        let taken = head.distance(self.next).saturating_add(self.open());
+        if taken > slots {
+            return Err(SessionEnd::Tickets { taken, slots });
+        }
+        while self.next != head {
+            self.open.push(Open {
+                ticket: self.next,
+                since: now,
+                lost: false,
+            });
+            self.next = self.next.next();
+        }
+        Ok(())
+    }
+
+    /// Takes a ticket for the target itself; `None` if no block is free.
+    ///
+    /// # Errors
+    /// As [`look`](Self::look).
+    pub(super) fn take(
+        &mut self,
+        now: Time,
+        shared: &Shared,
+    ) -> Result<Option<Ticket>, SessionEnd> {
+        let Some(ticket) = shared.pool.take(self.home()) else {
+            return Ok(None);
+        };
+        // Those between are the initiator's.
+        self.see(now, ticket)?;
+        self.next = ticket.next();
+        Ok(Some(ticket))
+    }
+
+    /// Whether a BIND of this ticket with this block may go on.
+    //= kbtp-6.6-bind-verified
+    pub(super) fn check(&self, shared: &Shared, ticket: Ticket, block: BlockOffset) -> Status {
+        //= kbtp-3.4-late-bind-rejected
+        if self.abandoned.contains(&ticket) {
+            return Status::TicketAbandoned;
+        }
+        //= kbtp-p7-bad-ticket
+        let open = self.open.iter().any(|open| open.ticket == ticket);
+        let slot = shared.pool.partition_slot(self.partition, ticket);
+        if open && slot.block_for(ticket) == Some(block) {
+            Status::Ok
+        } else {
+            Status::BadTicket
+        }
+    }
+
+    /// The ticket is bound.
+    pub(super) fn bound(&mut self, ticket: Ticket) {
+        self.open.retain(|open| open.ticket != ticket);
+    }
+
+    /// Abandons tickets over their time, and reclaims blocks of abandoned ones.
+    ///
+    /// # Errors
+    /// [`SessionEnd`] if the initiator took too many tickets, or an STag cannot be revoked: the connection must end
+    /// then, before any block is reclaimed.
+    //= kbtp-3.4-ticket-timeout
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Time,
+        shared: &Shared,
+        exposer: &mut dyn Exposer,
+    ) -> Result<(), SessionEnd> {
+        if self.look_at.is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        self.look(now, shared)?;
+        let timeout = u64::from(self.timeout_ms);
+        let over = |open: &Open| !open.lost && open.since.after_ms(timeout) <= now;
+        if self.open.iter().any(over) {
+            self.revoke(shared, now, exposer)?;
+            for open in self.open.iter_mut().filter(|open| over(open)) {
+                open.lost = true;
+                self.abandoned.push(open.ticket);
+                add(&shared.stats.tickets_abandoned, 1);
+            }
+        }
+        self.reclaim(shared);
+        self.plan(now);
+        Ok(())
+    }
+
+    /// No RDMA Write of the initiator reaches the partition, and no FetchAdd its Head, once this returns.
+    //= kbtp-3.4-invalidate-before-reclaim
+    //= kbtp-3.4-direct-alloc-disabled
+    fn revoke(
+        &mut self,
+        shared: &Shared,
+        now: Time,
+        exposer: &mut dyn Exposer,
+    ) -> Result<(), SessionEnd> {
+        for stag in self.stags.take().into_iter().flatten() {
+            exposer
+                .revoke(stag)
+                .map_err(|_| SessionEnd::Local("an STag of the partition cannot be revoked"))?;
+        }
+        // What it took until then.
+        self.look(now, shared)
+    }
+
+    /// Consumes the slots of lost tickets and returns their blocks with new tickets.
+    //= kbtp-3.4-reclaim-new-ticket
+    //= kbtp-3.4-usage-released
+    fn reclaim(&mut self, shared: &Shared) {
+        if self.open.iter().any(|open| open.lost) {
+            shared.pool.settle_partition(self.partition);
+            // Until a free has filled the slot there is no block to reclaim, and the ticket stays.
+            let partition = self.partition;
+            self.open
+                .retain(|open| !(open.lost && shared.pool.reclaim(partition, open.ticket)));
+        }
+    }
+
+    fn plan(&mut self, now: Time) {
+        self.look_at = if self.open.iter().any(|open| open.lost) {
+            Some(now.after_ms(SETTLE_RETRY_MS))
+        } else if self.stags.is_some() || !self.open.is_empty() {
+            let ns = u64::from(self.timeout_ms).saturating_mul(1_000_000) / LOOKS_PER_TIMEOUT;
+            Some(now.after_ns(ns.max(1)))
+        } else {
+            None
+        };
+    }
+}
