@@ -28,3 +28,20 @@ pub const KEEPALIVE_PROBES: u32 = 3;
 /// How long sent octets may go unacknowledged or a peer may take none: longer than a path's reconvergence, far shorter
 /// than the quarter of an hour TCP would take by itself.
 pub const USER_TIMEOUT_MS: u64 = 20_000;
+
+/// Octets one call of `progress` moves before its stream gives way to others: at 10 GB/s, 100 µs.
+pub const PROGRESS_OCTETS: usize = 1 << 20;
+/// Rounds of one receive and one send in one call of `progress`; reached before [`PROGRESS_OCTETS`] only by floods of
+/// small messages.
+pub const PROGRESS_ROUNDS: usize = 32;
+
+/// Connections in their startup at most: one takes well under a millisecond, so that 64 are 64,000 streams a second.
+pub const HALF_OPEN: usize = 64;
+/// Of those, from one source: a node that restarts opens some streams at once, and three such sources leave room.
+pub const HALF_OPEN_PER_SOURCE: usize = 16;
+/// Connections the kernel holds for us.
+pub const BACKLOG: i32 = 128;
+/// Connections accepted in one go: others want their turn.
+pub const ACCEPT_BURST: usize = 64;
+/// How long accepting pauses when descriptors or memory are out.
+pub const ACCEPT_PAUSE_MS: u64 = 100;

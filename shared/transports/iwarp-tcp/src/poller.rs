@@ -31,7 +31,7 @@ impl Interest {
         write: false,
     };
 
-    fn event(self, token: u64) -> EpollEvent {
+    pub(crate) fn event(self, token: u64) -> EpollEvent {
         let mut flags = EpollFlags::empty();
         flags.set(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, self.read);
         flags.set(EpollFlags::EPOLLOUT, self.write);

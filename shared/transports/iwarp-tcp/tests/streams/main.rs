@@ -1,0 +1,4 @@
+//! Two ends over loopback in one process.
+
+#[cfg(test)]
+mod tests;
