@@ -28,7 +28,7 @@ pub use geometry::{BlockIndex, Geometry, GeometryError};
 pub use pool::{Audit, Contents, Pool, PoolError, PoolUsage, Recovered, RecoveryReport};
 pub use session::{
     Admission, AuthMode, Exposer, Grant, Intake, SessionConfig, SessionEnd, SessionPhase,
-    TargetSession, Work,
+    SessionUsage, TargetSession, Work,
 };
 pub use shared::Shared;
 pub use stats::{Stats, StatsSnapshot};

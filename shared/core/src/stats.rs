@@ -31,6 +31,8 @@ pub struct Stats {
     pub allocations_parked: AtomicU64,
     /// Frees whose slot write was deferred (draft, section 3.3).
     pub frees_deferred: AtomicU64,
+    /// Blocks freed because their range was released, not by FREE.
+    pub blocks_released: AtomicU64,
     /// Ranges released because their lease ended.
     pub leases_expired: AtomicU64,
 }

@@ -313,6 +313,7 @@ impl Directory {
             if let Some(block) = block {
                 let (_, deferred) = pool.free(row, block);
                 add(&shared.stats.frees_deferred, u64::from(deferred));
+                add(&shared.stats.blocks_released, 1);
                 left = left.saturating_sub(1);
             }
             row = row.saturating_add(1);

@@ -17,7 +17,9 @@ mod tickets;
 mod types;
 
 pub use kbtp_wire::AuthMode;
-pub use types::{Admission, Exposer, Grant, Intake, SessionConfig, SessionEnd, SessionPhase, Work};
+pub use types::{
+    Admission, Exposer, Grant, Intake, SessionConfig, SessionEnd, SessionPhase, SessionUsage, Work,
+};
 
 use crate::{Directory, SessionId, Shared};
 use hello::Asked;
@@ -104,6 +106,15 @@ impl TargetSession {
         match &self.state {
             State::Open(open) => open.held(),
             _ => 0,
+        }
+    }
+
+    /// What it has of its quota. Cost: a few loads.
+    #[must_use]
+    pub fn usage(&self) -> SessionUsage {
+        match &self.state {
+            State::Open(open) => open.parts_of_usage(),
+            _ => SessionUsage::default(),
         }
     }
 

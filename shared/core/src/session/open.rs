@@ -5,7 +5,7 @@ use super::outbox::{Outbox, Outgoing, Posted};
 use super::requests::put_back;
 use super::slots::{Op, Progress, Slot, SlotIndex, Slots, StashIndex, Stashes};
 use super::tickets::Tickets;
-use super::{Exposer, Grant, SessionEnd};
+use super::{Exposer, Grant, SessionEnd, SessionUsage};
 use crate::Shared;
 use crate::directory::Allotment;
 use crate::limits::{OPS_PER_CREDIT, PARK_RETRY_NS};
@@ -112,10 +112,15 @@ impl Open {
     /// Handles bound, tickets taken and not bound, and allocations under way.
     //= kbtp-3.4-usage-counted
     pub(super) fn usage(&self) -> u32 {
-        let tickets = self.tickets.as_ref().map_or(0, Tickets::open);
-        self.bound
-            .saturating_add(tickets)
-            .saturating_add(self.allocating)
+        self.parts_of_usage().total()
+    }
+
+    pub(super) fn parts_of_usage(&self) -> SessionUsage {
+        SessionUsage {
+            bound: self.bound,
+            tickets: self.tickets.as_ref().map_or(0, Tickets::open),
+            allocating: self.allocating,
+        }
     }
 
     /// The ring its allocations come from.

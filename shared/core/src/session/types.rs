@@ -138,6 +138,27 @@ pub struct Work<'a> {
     pub signaled: bool,
 }
 
+/// What a session has of its quota.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SessionUsage {
+    /// Handles bound.
+    pub bound: u32,
+    /// Tickets that its initiator took and did not bind, as far as they were seen.
+    pub tickets: u32,
+    /// Allocations under way that have bound nothing yet.
+    pub allocating: u32,
+}
+
+impl SessionUsage {
+    /// The whole, which the quota bounds (draft, section 3.4).
+    #[must_use]
+    pub const fn total(self) -> u32 {
+        self.bound
+            .saturating_add(self.tickets)
+            .saturating_add(self.allocating)
+    }
+}
+
 /// What a session was granted, for logs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
