@@ -137,19 +137,27 @@ pub struct DirectConfig {
 }
 
 /// How long an idle worker looks for work before it sleeps. Waking a sleeping core costs tens of microseconds;
-/// spinning costs the core.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SpinConfig {
-    /// The longest spin; zero never spins. The worker spins less when recent gaps were longer than this.
-    #[serde(deserialize_with = "de_duration")]
-    pub max: Duration,
+/// looking costs the core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SpinPolicy {
+    /// Sleep at once.
+    Off,
+    /// As long as recent gaps between work were, at most 100 microseconds, unless another thread wants the core.
+    #[default]
+    Auto,
+    /// This long, unless another thread wants the core.
+    For(Duration),
 }
 
-impl Default for SpinConfig {
-    fn default() -> Self {
-        Self {
-            max: Duration::from_micros(50),
+impl<'de> Deserialize<'de> for SpinPolicy {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        match text.as_str() {
+            "off" => Ok(Self::Off),
+            "auto" => Ok(Self::Auto),
+            other => crate::units::parse_duration_us(other)
+                .map(|us| Self::For(Duration::from_micros(us)))
+                .map_err(|e| serde::de::Error::custom(format!("{e}, or \"auto\", or \"off\""))),
         }
     }
 }
@@ -224,8 +232,8 @@ pub struct TargetConfig {
     pub admin: Option<SocketAddr>,
     /// Control socket of a host agent that holds the pool; none given: the target allocates the pool itself.
     pub agent: Option<PathBuf>,
-    /// Spinning before sleep.
-    pub spin: SpinConfig,
+    /// Looking for work before sleep: `auto`, `off` or a duration.
+    pub spin: SpinPolicy,
     /// Bounds.
     pub limits: LimitsConfig,
 }
@@ -257,7 +265,7 @@ impl Default for TargetConfig {
                 DEFAULT_ADMIN_PORT,
             )),
             agent: None,
-            spin: SpinConfig::default(),
+            spin: SpinPolicy::default(),
             limits: LimitsConfig::default(),
         }
     }
@@ -370,11 +378,11 @@ impl TargetConfig {
             ),
         )?;
         check(
-            self.block_size.is_multiple_of(16),
+            self.block_size.is_multiple_of(limits::BLOCK_SIZE_MIN),
             "block_size",
             format_size(self.block_size),
-            "blocks must start at multiples of 16 octets",
-            "take a multiple of 16",
+            "blocks begin at whole pages",
+            format!("take a multiple of {}", format_size(limits::BLOCK_SIZE_MIN)),
         )?;
         check(
             (1..=limits::BLOCKS_MAX).contains(&self.blocks),
@@ -528,27 +536,31 @@ impl TargetConfig {
             "no thread would serve, or more than any machine has use for",
             format!("take 1 to {}, or leave it out", limits::WORKERS_MAX),
         )?;
-        let spin_us = self.spin.max.as_micros();
+        if let SpinPolicy::For(d) = self.spin {
+            check(
+                d.as_micros() <= u128::from(limits::SPIN_MAX_US),
+                "spin",
+                format!("{}us", d.as_micros()),
+                "an idle worker would burn a core for it",
+                format!(
+                    "take \"auto\", \"off\", or at most {}us",
+                    limits::SPIN_MAX_US
+                ),
+            )?;
+        }
         check(
-            spin_us <= u128::from(limits::SPIN_MAX_US),
-            "spin.max",
-            format!("{spin_us}us"),
-            "an idle worker would burn a core for it",
-            format!("take at most {}us", limits::SPIN_MAX_US),
-        )?;
-        check(
-            (1..=1_000_000).contains(&self.limits.sessions),
+            (1..=limits::SESSIONS_MAX).contains(&self.limits.sessions),
             "limits.sessions",
             self.limits.sessions,
-            "no session could start, or more than a process has descriptors for",
-            "take 1 to 1000000",
+            "no session could start, or more than there are handle ranges for",
+            format!("take 1 to {}", limits::SESSIONS_MAX),
         )?;
         check(
-            (1..=65_536).contains(&self.limits.half_open),
+            (1..=limits::HALF_OPEN_MAX).contains(&self.limits.half_open),
             "limits.half_open",
             self.limits.half_open,
             "no handshake could start, or strangers could hold too much memory",
-            "take 1 to 65536",
+            format!("take 1 to {}", limits::HALF_OPEN_MAX),
         )?;
         check(
             self.limits.drain_linger <= self.limits.drain_timeout,
@@ -625,12 +637,11 @@ mod tests {
             lease = "forever"
             credits = 16
             max_inline = 512
+            spin = "20us"
             admin = "127.0.0.1:0"
             [direct]
             load = true
             alloc = true
-            [spin]
-            max = "0us"
             [limits]
             sessions = 100
             drain_timeout = "1s"
@@ -684,7 +695,7 @@ mod tests {
         type Spoil = fn(&mut TargetConfig);
         let cases: &[(&str, Spoil)] = &[
             ("block_size", |c| c.block_size = 1),
-            ("block_size", |c| c.block_size = 4104),
+            ("block_size", |c| c.block_size = 6000),
             ("blocks", |c| c.blocks = 0),
             ("blocks", |c| c.blocks = limits::BLOCKS_MAX + 1),
             ("handles", |c| c.handles = Some(1)),
@@ -696,7 +707,10 @@ mod tests {
             }),
             ("credits", |c| c.credits = 0),
             ("max_inline", |c| c.max_inline = 1 << 20),
-            ("max_inline", |c| c.block_size = 1024),
+            ("max_inline", |c| {
+                c.block_size = 4096;
+                c.max_inline = 4097;
+            }),
             ("tenants.name", |c| c.tenants = vec![tenant("", 32)]),
             ("tenants.name", |c| {
                 c.tenants = vec![tenant("a", 32), tenant("a", 32)];
@@ -711,7 +725,7 @@ mod tests {
             ("listen", |c| c.listen.clear()),
             ("admin", |c| c.admin = Some(c.listen[0])),
             ("workers", |c| c.workers = Some(0)),
-            ("spin.max", |c| c.spin.max = Duration::from_secs(1)),
+            ("spin", |c| c.spin = SpinPolicy::For(Duration::from_secs(1))),
             ("limits.sessions", |c| c.limits.sessions = 0),
             ("limits.half_open", |c| c.limits.half_open = 0),
             ("limits.drain_linger", |c| {

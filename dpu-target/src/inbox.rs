@@ -1,33 +1,29 @@
-//! A worker's inbox: a bounded channel, and an eventfd that wakes the worker's epoll.
+//! A worker's inbox: a bounded channel, and the waker of the poller that the worker waits on.
 
 use crate::limits;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
-use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use kbtp_iwarp_tcp::Waker;
 
 /// The sending half; clones send to the same worker.
 #[derive(Debug)]
 pub(crate) struct InboxSender<T> {
     queue: Sender<T>,
-    wake: Arc<EventFd>,
+    waker: Waker,
 }
 
 impl<T> Clone for InboxSender<T> {
     fn clone(&self) -> Self {
         Self {
             queue: self.queue.clone(),
-            wake: Arc::clone(&self.wake),
+            waker: self.waker.clone(),
         }
     }
 }
 
-/// The worker's half.
+/// The worker's half. Empty it each time the poller was woken.
 #[derive(Debug)]
 pub(crate) struct Inbox<T> {
     queue: Receiver<T>,
-    wake: Arc<EventFd>,
 }
 
 /// Why a command did not reach the worker. The command comes back.
@@ -41,22 +37,10 @@ pub(crate) enum InboxError<T> {
     Gone(T),
 }
 
-/// An inbox and its sender.
-///
-/// # Errors
-/// If the system has no eventfd to give.
-pub(crate) fn inbox<T>() -> io::Result<(InboxSender<T>, Inbox<T>)> {
-    let (tx, rx) = crossbeam_channel::bounded(limits::INBOX_LEN);
-    let wake = Arc::new(EventFd::from_flags(
-        EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC,
-    )?);
-    Ok((
-        InboxSender {
-            queue: tx,
-            wake: Arc::clone(&wake),
-        },
-        Inbox { queue: rx, wake },
-    ))
+/// An inbox for the thread that waits on the poller of `waker`, and its sender.
+pub(crate) fn inbox<T>(waker: Waker) -> (InboxSender<T>, Inbox<T>) {
+    let (queue, rx) = crossbeam_channel::bounded(limits::INBOX_LEN);
+    (InboxSender { queue, waker }, Inbox { queue: rx })
 }
 
 impl<T> InboxSender<T> {
@@ -66,29 +50,17 @@ impl<T> InboxSender<T> {
             TrySendError::Full(c) => InboxError::Full(c),
             TrySendError::Disconnected(c) => InboxError::Gone(c),
         })?;
-        self.wake();
+        self.waker.wake();
         Ok(())
     }
 
     /// Wakes the worker without a command.
     pub(crate) fn wake(&self) {
-        // It fails only with EAGAIN, when the counter is about to overflow: then the worker is awake already.
-        let _awake = self.wake.write(1);
+        self.waker.wake();
     }
 }
 
 impl<T> Inbox<T> {
-    /// The descriptor that is readable when there may be commands.
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
-    }
-
-    /// Makes the descriptor quiet. Call it before [`next`](Self::next), or a command sent in between is slept over.
-    pub(crate) fn acknowledge(&self) {
-        // EAGAIN: nobody woke us.
-        let _quiet = self.wake.read();
-    }
-
     /// The next command, if any.
     pub(crate) fn next(&self) -> Option<T> {
         self.queue.try_recv().ok()
@@ -98,28 +70,23 @@ impl<T> Inbox<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
-    fn readable<T>(inbox: &Inbox<T>) -> bool {
-        let mut fds = [PollFd::new(inbox.descriptor(), PollFlags::POLLIN)];
-        poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
-    }
+    use kbtp_iwarp_tcp::{Poller, Spin};
 
     #[test]
-    fn a_command_wakes_and_acknowledging_quiets() {
-        let (tx, rx) = inbox::<u32>().unwrap();
-        assert!(!readable(&rx));
+    fn a_command_wakes_the_poller() {
+        let mut poller = Poller::new(Spin::Off).unwrap();
+        let (tx, rx) = inbox::<u32>(poller.waker());
         tx.send(7).unwrap();
         tx.clone().send(8).unwrap();
-        assert!(readable(&rx));
-        rx.acknowledge();
-        assert!(!readable(&rx));
+        poller.wait(None).unwrap();
+        assert!(poller.woken());
         assert_eq!((rx.next(), rx.next(), rx.next()), (Some(7), Some(8), None));
     }
 
     #[test]
     fn a_full_inbox_gives_the_command_back() {
-        let (tx, rx) = inbox::<usize>().unwrap();
+        let poller = Poller::new(Spin::Off).unwrap();
+        let (tx, rx) = inbox::<usize>(poller.waker());
         for i in 0..limits::INBOX_LEN {
             tx.send(i).unwrap();
         }

@@ -7,21 +7,23 @@
 
 mod config;
 mod driver;
+mod engine;
 mod http;
 mod inbox;
 mod lifecycle;
 pub mod limits;
 mod metrics;
+mod plane;
 mod slab;
-mod spin;
 mod status;
 mod timers;
 mod units;
 
 pub use config::{
-    ConfigError, DEFAULT_ADMIN_PORT, DEFAULT_PORT, DirectConfig, Lease, LimitsConfig, SpinConfig,
+    ConfigError, DEFAULT_ADMIN_PORT, DEFAULT_PORT, DirectConfig, Lease, LimitsConfig, SpinPolicy,
     TargetConfig, TenantConfig, TenantKey,
 };
+pub use driver::{JoinError, ShutdownHandle, StartError, Target};
 pub use lifecycle::Phase;
 pub use metrics::{BuildInfo, PoolGauges};
 pub use status::{LeaseStatus, SessionStatus, Status};

@@ -1,5 +1,28 @@
 //! Every bound of the target, with its reason. A peer meets the ones marked (peer); the rest bound our own work.
 
+pub use kbtp_core::limits::{CREDITS_MAX, HANDLES_MAX, TENANT_NAME_MAX, TENANTS_MAX};
+
+/// Sessions at most, over all workers: each has a handle range, and the core keeps so many.
+pub const SESSIONS_MAX: u32 = kbtp_core::limits::RANGES_MAX;
+
+/// Half-open streams at most. Each holds a descriptor and the memory of a session's stream.
+pub const HALF_OPEN_MAX: u32 = 65_536;
+
+/// One source may have this part of the half-open streams, so that one that floods leaves room for the rest.
+pub const HALF_OPEN_SOURCES: usize = 4;
+
+/// Smallest block, in octets: the core's limit.
+pub const BLOCK_SIZE_MIN: u64 = kbtp_core::limits::BLOCK_SIZE_MIN as u64;
+
+/// Largest block, in octets: the core's limit.
+pub const BLOCK_SIZE_MAX: u64 = kbtp_core::limits::BLOCK_SIZE_MAX as u64;
+
+/// Blocks at most: the core's limit.
+pub const BLOCKS_MAX: u64 = kbtp_core::limits::BLOCKS_MAX as u64;
+
+/// Inline data at most, in octets: the core's limit.
+pub const INLINE_MAX: u64 = kbtp_core::limits::INLINE_MAX as u64;
+
 /// Workers at most. A worker costs a thread, an epoll and a share of the handle metrics; past the cores of the
 /// largest machines in use more of them only take turns.
 pub const WORKERS_MAX: u16 = 256;
@@ -29,37 +52,12 @@ pub const READY_BATCH: usize = 256;
 /// again at once waits for the others.
 pub const EVENTS_PER_TURN: u32 = 64;
 
-/// Tenants at most: a HELLO looks its tenant up by name.
-pub const TENANTS_MAX: usize = 4096;
-
-/// Octets of a tenant's name at most (peer): what a HELLO TLV of ours sends, and what a metric label carries.
-pub const TENANT_NAME_MAX: usize = 255;
-
 /// Octets a tenant's key must have. RFC 2104 discourages HMAC keys shorter than the hash's output of 32; 16 octets
 /// of a random key still cannot be guessed.
 pub const TENANT_KEY_MIN: usize = 16;
 
 /// Octets a tenant's key may have. HMAC hashes longer ones anyway.
 pub const TENANT_KEY_MAX: usize = 1024;
-
-/// Smallest block: one page is what memory is registered and zeroed in, yet the draft allows small caches, and
-/// tests use them.
-pub const BLOCK_SIZE_MIN: u64 = 64;
-
-/// Largest block: its length is a 32-bit field, and a Data Descriptor names it whole.
-pub const BLOCK_SIZE_MAX: u64 = 1 << 30;
-
-/// Blocks at most: the slot offset is a 32-bit field holding 16 times the slot number (draft, section 3.3).
-pub const BLOCKS_MAX: u64 = 1 << 27;
-
-/// Handles at most: 16 octets of table each, so this is a table of 64 GiB.
-pub const HANDLES_MAX: u64 = 1 << 32;
-
-/// Request Credits at most: the field has 16 bits, and each credit costs a receive buffer and a request in flight.
-pub const CREDITS_MAX: u16 = 4096;
-
-/// Inline data at most: it is paid for in receive buffers, one for each credit, whether or not they are used.
-pub const INLINE_MAX: u64 = 64 * 1024;
 
 /// Connections of the admin endpoint at one time. A scraper, a health check and a person need three.
 pub const ADMIN_CONNECTIONS: usize = 16;
@@ -74,6 +72,26 @@ pub const ADMIN_TIMEOUT_MS: u64 = 5_000;
 /// worth having.
 pub const SPIN_MAX_US: u64 = 1_000;
 
+/// How long a stream may take to close in order before it is cut, in milliseconds. Its last octets are in the peer's
+/// hands after a round trip; a peer that does not answer the close (it may be idle, with nobody looking at the socket)
+/// must not hold up a drain.
+pub const CLOSE_WAIT_MS: u64 = 1_000;
+
+/// How long a status report waits for the workers, in milliseconds: each answers within a turn of its loop.
+pub const REPORT_WAIT_MS: u64 = 1_000;
+
 /// How long a HELLO that replaces a live session waits for the old one to go, in milliseconds. The worker that holds
 /// the old one answers within a turn of its loop unless it is starved.
 pub const REPLACE_WAIT_MS: u64 = 2_000;
+
+/// Octets of a request before its inline data at most: header and two descriptors (P7).
+pub const REQUEST_HEAD_MAX: u32 = 24 + 32;
+
+/// Octets of a HELLO that are taken: header, body, a Tenant of 255, Auth, and room for Software and extensions.
+pub const HELLO_LEN_MAX: u32 = 1024;
+
+/// Work requests a credit can have posted: two operations (see the core's limits), each a Write or Read and a Send.
+pub const WORK_PER_CREDIT: u16 = 4;
+
+/// Registrations of a session's stream: the pool; in direct modes table, pool, partition, ring and counters.
+pub const REGISTRATIONS: u16 = 16;

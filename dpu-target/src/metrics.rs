@@ -1,6 +1,8 @@
-//! Counters of the target. Each worker owns one [`WorkerMetrics`] and is its only writer, so that counting is a plain
-//! load and store on the worker's own cache lines; a scrape sums over the workers.
+//! Counters of the target. Each worker owns one [`WorkerMetrics`] and one view of the core's counters and is their only
+//! writer, so that counting stays on the worker's own cache lines; a scrape sums over the workers.
 
+use kbtp_core::Stats;
+use kbtp_wire::{Opcode, Status};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,14 +17,14 @@ impl Counter {
         self.0.store(now, Ordering::Relaxed);
     }
 
+    /// Takes `n` off a gauge; only the owner calls this.
+    pub(crate) fn sub(&self, n: u64) {
+        self.add(n.wrapping_neg());
+    }
+
     /// Adds one; only the owner calls this.
     pub(crate) fn increment(&self) {
         self.add(1);
-    }
-
-    /// Sets a gauge; only the owner calls this.
-    pub(crate) fn set(&self, n: u64) {
-        self.0.store(n, Ordering::Relaxed);
     }
 
     /// The count now.
@@ -55,67 +57,15 @@ impl Histogram {
     }
 }
 
-/// What a request asked for. The order is that of the opcodes of table P1.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Op {
-    /// Block Load.
-    Load,
-    /// Block Mapped Store.
-    Store,
-    /// Block Unmapped Store.
-    AllocStore,
-    /// Block Free.
-    Free,
-    /// BIND of a direct allocation.
-    Bind,
-    /// HELLO.
-    Hello,
-    /// An opcode the target does not know.
-    Other,
-}
-
-impl Op {
-    const ALL: [Self; 7] = [
-        Self::Load,
-        Self::Store,
-        Self::AllocStore,
-        Self::Free,
-        Self::Bind,
-        Self::Hello,
-        Self::Other,
-    ];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Load => "load",
-            Self::Store => "store",
-            Self::AllocStore => "alloc_store",
-            Self::Free => "free",
-            Self::Bind => "bind",
-            Self::Hello => "hello",
-            Self::Other => "other",
-        }
-    }
-}
-
-/// Names of the statuses of table P7, by value.
-pub(crate) const STATUS_LABELS: [&str; 16] = [
-    "ok",
-    "bad_request",
-    "unsupported",
-    "version_mismatch",
-    "not_authorized",
-    "not_valid",
-    "already_valid",
-    "not_sealed",
-    "sealed",
-    "generation_mismatch",
-    "length_error",
-    "no_space",
-    "ticket_abandoned",
-    "bad_ticket",
-    "shutting_down",
-    "internal_error",
+/// Opcodes of requests by value, as labels (P1). The core counts the reserved ones as 0.
+const OPS: [(u8, &str); 7] = [
+    (1, "hello"),
+    (3, "load"),
+    (4, "store"),
+    (5, "alloc_store"),
+    (6, "free"),
+    (7, "bind"),
+    (0, "reserved"),
 ];
 
 /// Why a session, or a stream that never became one, ended.
@@ -180,44 +130,33 @@ impl EndReason {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct WorkerMetrics {
-    requests: [[Counter; STATUS_LABELS.len()]; Op::ALL.len()],
     ends: [Counter; EndReason::ALL.len()],
     /// From the receipt of a request to the posting of its completion.
     pub(crate) latency: Histogram,
-    /// Octets of blocks written to initiators.
-    pub(crate) octets_loaded: Counter,
-    /// Octets taken into blocks.
-    pub(crate) octets_stored: Counter,
     /// Sessions of this worker now.
     pub(crate) sessions: Counter,
     /// Streams of this worker that have not had their HELLO answered.
     pub(crate) half_open: Counter,
     /// Requests received and not yet answered.
     pub(crate) in_flight: Counter,
-    /// Sessions begun.
-    pub(crate) sessions_begun: Counter,
-    /// Capabilities that were wanted, could have been granted, and were not for lack of room.
-    pub(crate) capabilities_refused: Counter,
-    /// Tickets abandoned.
-    pub(crate) tickets_abandoned: Counter,
-    /// Times the worker slept.
-    pub(crate) sleeps: Counter,
+    /// Blocks of loads that the streams may still be sending; a block that is sent twice counts twice.
+    pub(crate) pins: Counter,
+    /// Tickets taken by initiators and not bound, as far as they were seen.
+    pub(crate) tickets: Counter,
     /// Times a full send queue kept work waiting.
     pub(crate) send_queue_full: Counter,
+    /// Streams turned away because there were too many; the control thread counts them on counters of its own.
+    pub(crate) turned_away: Counter,
+    /// Streams ever dealt to this worker: written by the control thread.
+    pub(crate) dealt: Counter,
+    /// Of those, how many have ended.
+    pub(crate) gone: Counter,
 }
 
 impl WorkerMetrics {
-    /// Counts an answered request. A status outside table P7 counts as an internal error: the target sent it.
-    pub(crate) fn request(&self, op: Op, status: u16) {
-        let last = STATUS_LABELS.len() - 1;
-        let status = usize::from(status).min(last);
-        if let Some(counter) = self
-            .requests
-            .get(op as usize)
-            .and_then(|row| row.get(status))
-        {
-            counter.increment();
-        }
+    /// Streams that this worker has or is about to have.
+    pub(crate) fn load(&self) -> u64 {
+        self.dealt.get().saturating_sub(self.gone.get())
     }
 
     /// Counts the end of a stream.
@@ -239,8 +178,10 @@ pub struct PoolGauges {
     pub blocks_free: u64,
     /// Blocks bound to a handle.
     pub blocks_bound: u64,
-    /// Blocks that work in flight still reads or writes.
+    /// Blocks of loads that may still be on their way; one that is sent twice counts twice.
     pub blocks_pinned: u64,
+    /// Blocks of the partitions of sessions with DIRECT_ALLOC.
+    pub blocks_partitioned: u64,
     /// Freed blocks whose ring slot is not consumed yet (draft, section 3.3).
     pub blocks_deferred: u64,
     /// Handles of the table.
@@ -253,6 +194,8 @@ pub struct PoolGauges {
     pub ring_slots: u64,
     /// Slots of the shared ring that list a block.
     pub ring_occupied: u64,
+    /// Partitions of sessions with DIRECT_ALLOC, those being dissolved too.
+    pub partitions: u64,
     /// Handle ranges that a pair without a session keeps.
     pub leases: u64,
 }
@@ -277,19 +220,35 @@ impl BuildInfo {
     };
 }
 
+/// Blocks bound: those a recovery found, and what requests and released ranges have changed since. The counters of
+/// several workers are read one after the other, so what happens meanwhile may make it a little off.
+pub(crate) fn blocks_bound(workers: &[impl Counted], recovered: u64) -> u64 {
+    const OK: u16 = 0;
+    workers.iter().fold(recovered, |n, w| {
+        let stats = w.stats();
+        let bound = [Opcode::AllocStore, Opcode::Bind].map(|op| stats.get(op.to_wire(), OK));
+        let freed = stats.get(Opcode::Free.to_wire(), OK);
+        let released = stats.blocks_released.load(Ordering::Relaxed);
+        bound
+            .into_iter()
+            .fold(n, u64::wrapping_add)
+            .wrapping_sub(freed)
+            .wrapping_sub(released)
+    })
+}
+
+/// What one worker has counted: in this crate, and in the core.
+pub(crate) trait Counted {
+    /// This crate's counters.
+    fn metrics(&self) -> &WorkerMetrics;
+    /// The core's.
+    fn stats(&self) -> &Stats;
+}
+
 /// The whole in Prometheus' text exposition format, version 0.0.4.
 #[must_use]
-pub(crate) fn render(
-    workers: &[impl AsRef<WorkerMetrics>],
-    pool: &PoolGauges,
-    build: &BuildInfo,
-) -> String {
+pub(crate) fn render(workers: &[impl Counted], pool: &PoolGauges, build: &BuildInfo) -> String {
     let mut out = Exposition(String::with_capacity(16 * 1024));
-    let sum = |of: fn(&WorkerMetrics) -> &Counter| -> u64 {
-        workers
-            .iter()
-            .fold(0, |n, w| of(w.as_ref()).get().wrapping_add(n))
-    };
     out.header(
         "kbtp_build_info",
         "gauge",
@@ -302,65 +261,106 @@ pub(crate) fn render(
     requests(&mut out, workers);
     latency(&mut out, workers);
     ends(&mut out, workers);
-    for (name, help, of) in COUNTERS {
-        out.simple(name, "counter", help, sum(*of));
+    for (name, kind, help, of) in COLUMNS {
+        let sum = workers
+            .iter()
+            .fold(0, |n: u64, w| n.wrapping_add(of(w.metrics())));
+        out.simple(name, kind, help, sum);
     }
-    for (name, help, of) in GAUGES {
-        out.simple(name, "gauge", help, sum(*of));
+    for (name, help, of) in CORE {
+        let sum = workers.iter().fold(0, |n: u64, w| {
+            n.wrapping_add(of(w.stats()).load(Ordering::Relaxed))
+        });
+        out.simple(name, "counter", help, sum);
     }
     pool_gauges(&mut out, pool);
     out.0
 }
 
-type Column = (&'static str, &'static str, fn(&WorkerMetrics) -> &Counter);
+type Column = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&WorkerMetrics) -> u64,
+);
+type CoreColumn = (&'static str, &'static str, fn(&Stats) -> &AtomicU64);
 
-const COUNTERS: &[Column] = &[
+const COLUMNS: &[Column] = &[
+    ("kbtp_sessions", "gauge", "Sessions now.", |w| {
+        w.sessions.get()
+    }),
+    (
+        "kbtp_half_open",
+        "gauge",
+        "Streams whose HELLO is not answered.",
+        |w| w.half_open.get(),
+    ),
+    (
+        "kbtp_requests_in_flight",
+        "gauge",
+        "Requests received and not answered.",
+        |w| w.in_flight.get(),
+    ),
+    (
+        "kbtp_streams_turned_away_total",
+        "counter",
+        "Streams refused because there were too many.",
+        |w| w.turned_away.get(),
+    ),
+    (
+        "kbtp_send_queue_full_total",
+        "counter",
+        "Times a full send queue kept work waiting.",
+        |w| w.send_queue_full.get(),
+    ),
+];
+
+const CORE: &[CoreColumn] = &[
     (
         "kbtp_octets_loaded_total",
-        "Octets of blocks written to initiators.",
-        |w| &w.octets_loaded,
+        "Octets of blocks sent to initiators.",
+        |s| &s.loaded_octets,
     ),
     (
         "kbtp_octets_stored_total",
-        "Octets taken into blocks.",
-        |w| &w.octets_stored,
+        "Octets stored into blocks.",
+        |s| &s.stored_octets,
     ),
-    ("kbtp_sessions_begun_total", "Sessions begun.", |w| {
-        &w.sessions_begun
+    ("kbtp_sessions_granted_total", "Sessions granted.", |s| {
+        &s.sessions_granted
+    }),
+    ("kbtp_sessions_refused_total", "Sessions refused.", |s| {
+        &s.sessions_refused
     }),
     (
-        "kbtp_capabilities_refused_total",
-        "Sessions granted without a direct mode for lack of a partition.",
-        |w| &w.capabilities_refused,
+        "kbtp_sessions_broken_total",
+        "Sessions ended because the initiator broke a rule.",
+        |s| &s.sessions_broken,
+    ),
+    (
+        "kbtp_partitions_refused_total",
+        "DIRECT_ALLOC wanted and not granted for want of a partition.",
+        |s| &s.partitions_refused,
     ),
     (
         "kbtp_tickets_abandoned_total",
         "Tickets not bound in time.",
-        |w| &w.tickets_abandoned,
+        |s| &s.tickets_abandoned,
     ),
     (
-        "kbtp_worker_sleeps_total",
-        "Times a worker slept for want of work.",
-        |w| &w.sleeps,
+        "kbtp_allocations_parked_total",
+        "Allocations that waited for a slot or a block.",
+        |s| &s.allocations_parked,
     ),
     (
-        "kbtp_send_queue_full_total",
-        "Times a full send queue kept work waiting.",
-        |w| &w.send_queue_full,
-    ),
-];
-
-const GAUGES: &[Column] = &[
-    ("kbtp_sessions", "Sessions now.", |w| &w.sessions),
-    (
-        "kbtp_half_open",
-        "Streams whose HELLO is not answered.",
-        |w| &w.half_open,
+        "kbtp_frees_deferred_total",
+        "Frees whose slot write was deferred.",
+        |s| &s.frees_deferred,
     ),
     (
-        "kbtp_requests_in_flight",
-        "Requests received and not answered.",
-        |w| &w.in_flight,
+        "kbtp_leases_expired_total",
+        "Handle ranges released because their lease ended.",
+        |s| &s.leases_expired,
     ),
 ];
 
@@ -384,30 +384,29 @@ impl Exposition {
     }
 }
 
-fn requests(out: &mut Exposition, workers: &[impl AsRef<WorkerMetrics>]) {
+fn requests(out: &mut Exposition, workers: &[impl Counted]) {
     out.header(
         "kbtp_requests_total",
         "counter",
         "Requests answered, by operation and status.",
     );
-    for op in Op::ALL {
-        for (status, label) in STATUS_LABELS.iter().enumerate() {
-            let n = workers
-                .iter()
-                .filter_map(|w| w.as_ref().requests.get(op as usize)?.get(status))
-                .fold(0, |n: u64, c| n.wrapping_add(c.get()));
-            // The rows that matter from the start, and those that have happened: 112 lines of zeros help nobody.
-            if n > 0 || status == 0 {
+    for (opcode, op) in OPS {
+        for status in Status::ALL {
+            let n = workers.iter().fold(0, |n: u64, w| {
+                n.wrapping_add(w.stats().get(opcode, status.to_wire()))
+            });
+            // The rows that matter from the start, and those that have happened: a hundred zeros help nobody.
+            if n > 0 || (status.is_ok() && opcode != 0) {
+                let label = status.name().to_ascii_lowercase();
                 out.line(format_args!(
-                    "kbtp_requests_total{{op=\"{}\",status=\"{label}\"}} {n}",
-                    op.label()
+                    "kbtp_requests_total{{op=\"{op}\",status=\"{label}\"}} {n}"
                 ));
             }
         }
     }
 }
 
-fn ends(out: &mut Exposition, workers: &[impl AsRef<WorkerMetrics>]) {
+fn ends(out: &mut Exposition, workers: &[impl Counted]) {
     out.header(
         "kbtp_session_ends_total",
         "counter",
@@ -416,7 +415,7 @@ fn ends(out: &mut Exposition, workers: &[impl AsRef<WorkerMetrics>]) {
     for reason in EndReason::ALL {
         let n = workers
             .iter()
-            .filter_map(|w| w.as_ref().ends.get(reason as usize))
+            .filter_map(|w| w.metrics().ends.get(reason as usize))
             .fold(0, |n: u64, c| n.wrapping_add(c.get()));
         out.line(format_args!(
             "kbtp_session_ends_total{{reason=\"{}\"}} {n}",
@@ -430,7 +429,7 @@ fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-fn latency(out: &mut Exposition, workers: &[impl AsRef<WorkerMetrics>]) {
+fn latency(out: &mut Exposition, workers: &[impl Counted]) {
     const NAME: &str = "kbtp_request_seconds";
     out.header(
         NAME,
@@ -440,15 +439,15 @@ fn latency(out: &mut Exposition, workers: &[impl AsRef<WorkerMetrics>]) {
     let mut count: u64 = 0;
     for (i, us) in LATENCY_BOUNDS_US.iter().enumerate() {
         for w in workers {
-            count = count.wrapping_add(w.as_ref().latency.buckets.get(i).map_or(0, Counter::get));
+            count = count.wrapping_add(w.metrics().latency.buckets.get(i).map_or(0, Counter::get));
         }
         let le = seconds(us * 1_000);
         out.line(format_args!("{NAME}_bucket{{le=\"{le}\"}} {count}"));
     }
     let mut sum_ns: u64 = 0;
     for w in workers {
-        count = count.wrapping_add(w.as_ref().latency.over.get());
-        sum_ns = sum_ns.wrapping_add(w.as_ref().latency.sum_ns.get());
+        count = count.wrapping_add(w.metrics().latency.over.get());
+        sum_ns = sum_ns.wrapping_add(w.metrics().latency.sum_ns.get());
     }
     out.line(format_args!("{NAME}_bucket{{le=\"+Inf\"}} {count}"));
     out.line(format_args!("{NAME}_sum {}", seconds(sum_ns)));
@@ -466,6 +465,7 @@ fn pool_gauges(out: &mut Exposition, pool: &PoolGauges) {
         ("bound", pool.blocks_bound),
         ("pinned", pool.blocks_pinned),
         ("deferred", pool.blocks_deferred),
+        ("partitioned", pool.blocks_partitioned),
     ] {
         out.line(format_args!("kbtp_blocks{{state=\"{state}\"}} {n}"));
     }
@@ -498,6 +498,11 @@ fn pool_gauges(out: &mut Exposition, pool: &PoolGauges) {
             pool.ring_occupied,
         ),
         (
+            "kbtp_partitions",
+            "Partitions of sessions with DIRECT_ALLOC.",
+            pool.partitions,
+        ),
+        (
             "kbtp_leases",
             "Handle ranges kept for pairs without a session.",
             pool.leases,
@@ -510,7 +515,18 @@ fn pool_gauges(out: &mut Exposition, pool: &PoolGauges) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
+
+    #[derive(Default)]
+    struct Worker(WorkerMetrics, Stats);
+
+    impl Counted for Worker {
+        fn metrics(&self) -> &WorkerMetrics {
+            &self.0
+        }
+        fn stats(&self) -> &Stats {
+            &self.1
+        }
+    }
 
     fn value<'a>(text: &'a str, series: &str) -> Option<&'a str> {
         text.lines()
@@ -519,20 +535,17 @@ mod tests {
 
     #[test]
     fn a_scrape_sums_the_workers() {
-        let workers = [
-            Arc::new(WorkerMetrics::default()),
-            Arc::new(WorkerMetrics::default()),
-        ];
-        workers[0].request(Op::Load, 0);
-        workers[1].request(Op::Load, 0);
-        workers[1].request(Op::Free, 5);
-        workers[1].request(Op::Other, 999);
-        workers[0].octets_loaded.add(100);
-        workers[1].octets_loaded.add(1);
-        workers[0].ended(EndReason::Replaced);
-        workers[0].latency.observe_ns(1_000);
-        workers[1].latency.observe_ns(1_001);
-        workers[1].latency.observe_ns(60_000_000_000);
+        let workers = [Worker::default(), Worker::default()];
+        workers[0].1.count(3, 0);
+        workers[1].1.count(3, 0);
+        workers[1].1.count(6, 5);
+        workers[1].1.count(0x77, 2);
+        workers[0].1.loaded_octets.store(100, Ordering::Relaxed);
+        workers[1].1.loaded_octets.store(1, Ordering::Relaxed);
+        workers[0].0.ended(EndReason::Replaced);
+        workers[0].0.latency.observe_ns(1_000);
+        workers[1].0.latency.observe_ns(1_001);
+        workers[1].0.latency.observe_ns(60_000_000_000);
         let pool = PoolGauges {
             blocks_bound: 3,
             ..PoolGauges::default()
@@ -542,7 +555,7 @@ mod tests {
             ("kbtp_requests_total{op=\"load\",status=\"ok\"}", "2"),
             ("kbtp_requests_total{op=\"free\",status=\"not_valid\"}", "1"),
             (
-                "kbtp_requests_total{op=\"other\",status=\"internal_error\"}",
+                "kbtp_requests_total{op=\"reserved\",status=\"unsupported\"}",
                 "1",
             ),
             ("kbtp_requests_total{op=\"bind\",status=\"ok\"}", "0"),
@@ -562,7 +575,7 @@ mod tests {
 
     #[test]
     fn every_series_has_help_and_type_before_it_once() {
-        let workers = [Arc::new(WorkerMetrics::default())];
+        let workers = [Worker::default()];
         let text = render(
             &workers,
             &PoolGauges::default(),

@@ -17,10 +17,10 @@ pub(crate) enum TimerKey {
     Handshake(u64),
     /// A HELLO has waited long enough for the session it replaces.
     Replace(u64),
+    /// A stream has had long enough to close in order.
+    Close(u64),
     /// The drain has waited long enough.
     Drain,
-    /// A lease may have run out.
-    Lease,
 }
 
 /// Deadlines by key.
@@ -40,6 +40,14 @@ impl Timers {
         self.live.insert(key, at);
         self.heap.push(Reverse((at, key)));
         self.compact();
+    }
+
+    /// Sets the deadline of `key` unless it has an earlier one: for a deadline that moves often and whose owner looks
+    /// again when it fires.
+    pub(crate) fn set_no_later(&mut self, key: TimerKey, at: Time) {
+        if self.live.get(&key).is_none_or(|set| at < *set) {
+            self.set(key, at);
+        }
     }
 
     /// Forgets the deadline of `key`.
@@ -88,10 +96,10 @@ mod tests {
         let mut t = Timers::default();
         t.set(TimerKey::Stream(1), Time(50));
         t.set(TimerKey::Handshake(1), Time(30));
-        t.set(TimerKey::Lease, Time(40));
+        t.set(TimerKey::Close(9), Time(40));
         t.set(TimerKey::Stream(1), Time(20));
         t.set(TimerKey::Handshake(1), Time(60));
-        t.clear(TimerKey::Lease);
+        t.clear(TimerKey::Close(9));
         assert_eq!(t.next_at(), Some(Time(20)));
         assert_eq!(t.pop_due(Time(19)), None);
         assert_eq!(t.pop_due(Time(100)), Some(TimerKey::Stream(1)));
@@ -108,6 +116,16 @@ mod tests {
         t.set(TimerKey::Drain, Time(5));
         assert_eq!(t.pop_due(Time(9)), Some(TimerKey::Drain));
         assert_eq!(t.pop_due(Time(9)), None);
+    }
+
+    #[test]
+    fn a_later_deadline_does_not_replace_an_earlier_one_where_asked() {
+        let mut t = Timers::default();
+        t.set_no_later(TimerKey::Drain, Time(5));
+        t.set_no_later(TimerKey::Drain, Time(9));
+        assert_eq!(t.next_at(), Some(Time(5)));
+        t.set_no_later(TimerKey::Drain, Time(2));
+        assert_eq!(t.next_at(), Some(Time(2)));
     }
 
     #[test]

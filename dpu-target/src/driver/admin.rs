@@ -1,12 +1,11 @@
 //! The admin endpoint's sockets: one thread, one epoll, at most [`limits::ADMIN_CONNECTIONS`] connections, each with a
 //! bounded head and a bounded life.
 
-use super::clock::Clock;
 use crate::http::{self, Head, Status};
 use crate::inbox::Inbox;
 use crate::limits;
 use kbtp_fabric::Time;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use kbtp_iwarp_tcp::{Interest, Poller};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -30,8 +29,17 @@ pub(crate) enum AdminCommand {
     Stop,
 }
 
-const LISTENER: u64 = u64::MAX;
-const INBOX: u64 = u64::MAX - 1;
+/// The token of the listener; connections have the numbers of their slots.
+const LISTENER: u64 = 1 << 32;
+
+const WRITE: Interest = Interest {
+    read: false,
+    write: true,
+};
+const NOTHING: Interest = Interest {
+    read: false,
+    write: false,
+};
 
 #[derive(Debug)]
 enum State {
@@ -55,79 +63,59 @@ struct Connection {
 pub(crate) struct AdminServer {
     listener: TcpListener,
     inbox: Inbox<AdminCommand>,
-    epoll: Epoll,
+    poller: Poller,
     slots: Vec<Option<Connection>>,
     accepting: bool,
-    clock: Clock,
 }
 
 impl AdminServer {
     /// # Errors
-    /// If the system has no epoll to give.
+    /// If the listener cannot be watched.
     pub(crate) fn new(
         listener: TcpListener,
         inbox: Inbox<AdminCommand>,
-        clock: Clock,
+        poller: Poller,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
-        epoll.add(
-            inbox.descriptor(),
-            EpollEvent::new(EpollFlags::EPOLLIN, INBOX),
-        )?;
+        poller.add(listener.as_fd(), LISTENER, Interest::READ)?;
         Ok(Self {
             listener,
             inbox,
-            epoll,
+            poller,
             slots: (0..limits::ADMIN_CONNECTIONS).map(|_| None).collect(),
             accepting: true,
-            clock,
         })
     }
 
     /// Serves until told to stop.
     pub(crate) fn run(mut self, answers: &impl Answers) {
-        let mut events = [EpollEvent::empty(); limits::ADMIN_CONNECTIONS + 2];
+        let mut ready = Vec::with_capacity(limits::ADMIN_CONNECTIONS + 1);
         loop {
-            let n = match self.epoll.wait(&mut events, self.timeout()) {
-                Ok(n) => n,
-                Err(nix::errno::Errno::EINTR) => 0,
-                Err(errno) => {
-                    tracing::error!(%errno, "the admin endpoint ends: it cannot wait for events");
+            let due = self.slots.iter().flatten().map(|c| c.deadline).min();
+            let now = match self.poller.wait(due) {
+                Ok(now) => now,
+                Err(error) => {
+                    tracing::error!(%error, "the admin endpoint ends: it cannot wait for events");
                     return;
                 }
             };
-            for event in events.iter().take(n) {
-                match event.data() {
-                    LISTENER => self.accept(),
-                    INBOX => {
-                        self.inbox.acknowledge();
-                        if matches!(self.inbox.next(), Some(AdminCommand::Stop)) {
-                            return;
-                        }
-                    }
-                    slot => self.serve(usize::try_from(slot).unwrap_or(usize::MAX), answers),
+            if let Some(AdminCommand::Stop) = self.inbox.next() {
+                return;
+            }
+            ready.clear();
+            ready.extend(self.poller.ready().map(|r| r.token));
+            for token in &ready {
+                if *token == LISTENER {
+                    self.accept(now);
+                } else {
+                    self.serve(usize::try_from(*token).unwrap_or(usize::MAX), answers);
                 }
             }
-            self.expire();
+            self.expire(now);
         }
     }
 
-    fn timeout(&self) -> EpollTimeout {
-        let now = self.clock.now();
-        self.slots
-            .iter()
-            .flatten()
-            .map(|c| c.deadline)
-            .min()
-            .map_or(EpollTimeout::NONE, |at| {
-                super::clock::epoll_timeout(now, at)
-            })
-    }
-
-    fn expire(&mut self) {
-        let now = self.clock.now();
+    fn expire(&mut self, now: Time) {
         for slot in 0..self.slots.len() {
             let due = self
                 .slots
@@ -140,7 +128,7 @@ impl AdminServer {
         }
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, now: Time) {
         loop {
             let Some(slot) = self.slots.iter().position(Option::is_none) else {
                 // The rest wait in the listener's backlog until a connection ends.
@@ -159,17 +147,14 @@ impl AdminServer {
             let token = u64::try_from(slot).unwrap_or(LISTENER);
             let watched = socket.set_nonblocking(true).is_ok()
                 && self
-                    .epoll
-                    .add(
-                        &socket,
-                        EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, token),
-                    )
+                    .poller
+                    .add(socket.as_fd(), token, Interest::READ)
                     .is_ok();
             if watched && let Some(place) = self.slots.get_mut(slot) {
                 *place = Some(Connection {
                     socket,
                     state: State::Head(Vec::with_capacity(1024)),
-                    deadline: self.clock.now().after_ms(limits::ADMIN_TIMEOUT_MS),
+                    deadline: now.after_ms(limits::ADMIN_TIMEOUT_MS),
                 });
             }
         }
@@ -180,21 +165,20 @@ impl AdminServer {
             return;
         }
         self.accepting = accepting;
-        let interest = if accepting {
-            EpollFlags::EPOLLIN
-        } else {
-            EpollFlags::empty()
-        };
-        let mut event = EpollEvent::new(interest, LISTENER);
-        if let Err(errno) = self.epoll.modify(&self.listener, &mut event) {
-            tracing::warn!(%errno, "the admin endpoint could not change what it waits for");
+        let interest = if accepting { Interest::READ } else { NOTHING };
+        if let Err(error) = self
+            .poller
+            .modify(self.listener.as_fd(), LISTENER, interest)
+        {
+            tracing::warn!(%error, "the admin endpoint could not change what it waits for");
         }
     }
 
     fn close(&mut self, slot: usize) {
         if let Some(connection) = self.slots.get_mut(slot).and_then(Option::take) {
-            // Dropping the socket takes it off the epoll too; the explicit call keeps no doubt about order.
-            let _gone = self.epoll.delete(connection.socket.as_fd());
+            if let Err(error) = self.poller.remove(connection.socket.as_fd()) {
+                tracing::warn!(%error, "an admin connection was not watched");
+            }
             self.listen(true);
         }
     }
@@ -204,10 +188,10 @@ impl AdminServer {
             return;
         };
         match connection.step(answers) {
-            Ok(Step::Wait(flags)) => {
+            Ok(Step::Wait(interest)) => {
                 let token = u64::try_from(slot).unwrap_or(LISTENER);
-                let mut event = EpollEvent::new(flags, token);
-                if self.epoll.modify(&connection.socket, &mut event).is_err() {
+                let fd = connection.socket.as_fd();
+                if self.poller.modify(fd, token, interest).is_err() {
                     self.close(slot);
                 }
             }
@@ -217,7 +201,7 @@ impl AdminServer {
 }
 
 enum Step {
-    Wait(EpollFlags),
+    Wait(Interest),
     Done,
 }
 
@@ -227,7 +211,7 @@ impl Connection {
             match &mut self.state {
                 State::Head(head) => {
                     if !read_some(&mut self.socket, head)? {
-                        return Ok(Step::Wait(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP));
+                        return Ok(Step::Wait(Interest::READ));
                     }
                     match parse_and_answer(head, answers) {
                         None => {}
@@ -238,7 +222,7 @@ impl Connection {
                     match self.socket.write(reply.get(*sent..).unwrap_or(&[])) {
                         Ok(n) => *sent += n,
                         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                            return Ok(Step::Wait(EpollFlags::EPOLLOUT));
+                            return Ok(Step::Wait(WRITE));
                         }
                         Err(e) => return Err(e),
                     }
@@ -253,7 +237,7 @@ impl Connection {
                         Ok(0) => return Ok(Step::Done),
                         Ok(_) => {}
                         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                            return Ok(Step::Wait(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP));
+                            return Ok(Step::Wait(Interest::READ));
                         }
                         Err(e) => return Err(e),
                     }
@@ -305,6 +289,7 @@ fn parse_and_answer(head: &[u8], answers: &impl Answers) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::inbox::inbox;
+    use kbtp_iwarp_tcp::Spin;
 
     struct Fixed;
     impl Answers for Fixed {
@@ -326,8 +311,9 @@ mod tests {
     fn with_server(test: impl FnOnce(std::net::SocketAddr)) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (tx, rx) = inbox().unwrap();
-        let server = AdminServer::new(listener, rx, Clock::start()).unwrap();
+        let poller = Poller::new(Spin::Off).unwrap();
+        let (tx, rx) = inbox(poller.waker());
+        let server = AdminServer::new(listener, rx, poller).unwrap();
         std::thread::scope(|s| {
             let joined = s.spawn(|| server.run(&Fixed));
             test(address);

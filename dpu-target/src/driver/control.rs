@@ -1,0 +1,219 @@
+//! The control thread: it accepts streams and deals them out, polls the directory, and listens to the agent.
+
+use super::memory::Link;
+use super::worker::Command;
+use crate::engine::{Accepted, Millis, Worker};
+use crate::inbox::{Inbox, InboxSender};
+use crate::lifecycle::{Lifecycle, Phase};
+use crate::plane::Plane;
+use kbtp_control::AgentEvent;
+use kbtp_fabric::Time;
+use kbtp_iwarp_tcp::{Answer, Interest, Listener, Poller, TcpRdmaStream, entropy};
+use kbtp_wire::{AuthMode, Challenge, PrivateData};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// Told to the control thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ControlCommand {
+    /// Drain: tell the workers, and accept no more after the linger.
+    Drain,
+    /// The workers have ended: end.
+    Stop,
+}
+
+/// The token of the agent's descriptor; listeners have their numbers.
+const AGENT: u64 = 1 << 32;
+
+/// What the control thread runs on.
+pub(crate) struct ControlThread {
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) poller: Poller,
+    pub(crate) inbox: Inbox<ControlCommand>,
+    pub(crate) workers: Arc<[InboxSender<Command<TcpRdmaStream>>]>,
+    pub(crate) counts: Arc<[Arc<Worker>]>,
+    /// The control thread's own counters.
+    pub(crate) own: Arc<Worker>,
+    pub(crate) plane: Arc<Plane>,
+    pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) link: Link,
+    pub(crate) auth: AuthMode,
+    pub(crate) half_open_max: u64,
+    pub(crate) sessions_max: u64,
+    pub(crate) linger: Millis,
+}
+
+impl ControlThread {
+    /// Runs until the workers have ended. Gives the link to the agent back.
+    ///
+    /// # Errors
+    /// If the system gives no events any more.
+    pub(crate) fn run(mut self) -> io::Result<Link> {
+        for (token, listener) in (0..).zip(&self.listeners) {
+            self.poller.add(listener.as_fd(), token, Interest::READ)?;
+        }
+        if let Some(fd) = self.link.event_fd() {
+            self.poller.add(fd, AGENT, Interest::READ)?;
+        }
+        let mut accept_until = None;
+        loop {
+            let due = self.plane.schedule();
+            let accepts = self.listeners.iter().filter_map(Listener::next_timeout);
+            let until = accepts.chain(due).chain(accept_until).min();
+            let now = self.poller.wait(until)?;
+            while let Some(command) = self.inbox.next() {
+                match command {
+                    ControlCommand::Drain => {
+                        self.tell_workers();
+                        accept_until = Some(now.after_ms(self.linger));
+                    }
+                    ControlCommand::Stop => return Ok(self.link),
+                }
+            }
+            if accept_until.is_some_and(|at| at <= now) {
+                accept_until = None;
+                self.stop_listening();
+            }
+            self.accept(now)?;
+            if due.is_some_and(|at| at <= now) {
+                let own = Arc::clone(&self.own);
+                self.plane
+                    .with(|directory| directory.poll(now, &own.shared));
+            }
+            let agent_stirs = self.poller.ready().any(|r| r.token == AGENT);
+            if agent_stirs && self.hear_agent() && self.lifecycle.advance(Phase::Draining) {
+                self.own.shared.drain();
+                self.tell_workers();
+                accept_until = Some(now.after_ms(self.linger));
+            }
+        }
+    }
+
+    fn tell_workers(&self) {
+        for (index, worker) in self.workers.iter().enumerate() {
+            if let Err(error) = worker.send(Command::Drain) {
+                tracing::error!(worker = index, %error, "a worker cannot be told to drain");
+            }
+        }
+    }
+
+    fn stop_listening(&mut self) {
+        for listener in self.listeners.drain(..) {
+            if let Err(error) = self.poller.remove(listener.as_fd()) {
+                tracing::warn!(%error, "a listener was not watched");
+            }
+        }
+    }
+
+    /// Takes every stream whose startup is done.
+    fn accept(&mut self, now: Time) -> io::Result<()> {
+        let mut listeners = std::mem::take(&mut self.listeners);
+        for listener in &mut listeners {
+            while let Some(accepted) = listener.progress(now, &mut |_| answer(self.auth))? {
+                self.deal(accepted);
+            }
+        }
+        self.listeners = listeners;
+        Ok(())
+    }
+
+    /// Hands a stream to the worker that has the fewest.
+    fn deal(&self, accepted: kbtp_iwarp_tcp::Accepted) {
+        let peer = accepted.stream.peer_addr();
+        let load = self.counts.iter().map(|w| w.metrics.load());
+        let streams = load.clone().fold(0, u64::saturating_add);
+        let sessions = self
+            .counts
+            .iter()
+            .fold(0, |n, w| n + w.metrics.sessions.get());
+        let half_open = streams.saturating_sub(sessions);
+        if half_open >= self.half_open_max || streams >= self.sessions_max {
+            tracing::warn!(%peer, sessions, half_open, "a stream is refused: there are too many");
+            self.own.metrics.turned_away.increment();
+            return;
+        }
+        let private = accepted
+            .reply_data
+            .first_chunk()
+            .and_then(|octets| PrivateData::decode(octets).ok());
+        let Some(private) = private else {
+            tracing::error!(%peer, "the private data that was sent cannot be read");
+            return;
+        };
+        let least = load.enumerate().min_by_key(|(_, load)| *load);
+        let Some((index, _)) = least else {
+            return;
+        };
+        let (Some(worker), Some(count)) = (self.workers.get(index), self.counts.get(index)) else {
+            return;
+        };
+        let command = Command::Accept(Box::new(Accepted {
+            stream: accepted.stream,
+            peer,
+            auth: self.auth,
+            challenge: private.challenge.0,
+        }));
+        count.metrics.dealt.increment();
+        if let Err(error) = worker.send(command) {
+            tracing::warn!(%peer, %error, "a stream is refused");
+            self.own.metrics.turned_away.increment();
+            count.metrics.dealt.sub(1);
+        }
+    }
+
+    /// Takes what the agent says; whether the target must drain.
+    fn hear_agent(&mut self) -> bool {
+        let mut drain = false;
+        loop {
+            match self.link.next_event() {
+                Ok(None) => return drain,
+                Ok(Some(AgentEvent::Draining(reason))) => {
+                    tracing::warn!(?reason, "the agent stops: draining");
+                    drain = true;
+                }
+                Ok(Some(_)) => {
+                    tracing::error!("the agent is gone: draining");
+                    self.unwatch_agent();
+                    return true;
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the agent cannot be understood: draining");
+                    self.unwatch_agent();
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// The descriptor of an agent that is gone is readable for ever.
+    fn unwatch_agent(&self) {
+        if let Some(fd) = self.link.event_fd()
+            && let Err(error) = self.poller.remove(fd)
+        {
+            tracing::warn!(%error, "the agent was not watched");
+        }
+    }
+}
+
+/// The answer to an MPA Request: the stream is accepted, with a challenge nobody has seen.
+//= kbtp-p9-private-data
+//= kbtp-p9-fresh-challenge
+fn answer(auth: AuthMode) -> Answer {
+    match entropy::random() {
+        Ok(challenge) => Answer::Accept {
+            private_data: PrivateData {
+                auth_mode: auth,
+                challenge: Challenge(challenge),
+            }
+            .encode()
+            .to_vec(),
+        },
+        Err(error) => {
+            tracing::error!(%error, "no randomness for a challenge: a stream is rejected");
+            Answer::Reject {
+                private_data: Vec::new(),
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What the admin endpoint tells of the target.
+
+use super::admin::Answers;
+use super::worker::Command;
+use crate::engine::Worker;
+use crate::inbox::InboxSender;
+use crate::lifecycle::{Lifecycle, Phase};
+use crate::limits;
+use crate::metrics::{BuildInfo, Counted, PoolGauges, WorkerMetrics, blocks_bound, render};
+use crate::plane::Plane;
+use crate::status::{LeaseStatus, Status, hex};
+use kbtp_core::Stats;
+use kbtp_fabric::Time;
+use kbtp_iwarp_tcp::{Clock, TcpRdmaStream};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What does not change while the target runs.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) agent: Option<PathBuf>,
+    pub(crate) clock: Clock,
+    pub(crate) started: Time,
+    /// Blocks bound that a recovery found.
+    pub(crate) recovered: u64,
+}
+
+/// Every part of the target that is worth a look.
+#[derive(Debug)]
+pub(crate) struct Overview {
+    pub(crate) facts: Facts,
+    pub(crate) workers: Arc<[Arc<Worker>]>,
+    /// The control thread's counters.
+    pub(crate) own: Arc<Worker>,
+    pub(crate) inboxes: Arc<[InboxSender<Command<TcpRdmaStream>>]>,
+    pub(crate) plane: Arc<Plane>,
+    pub(crate) lifecycle: Arc<Lifecycle>,
+}
+
+impl Counted for Arc<Worker> {
+    fn metrics(&self) -> &WorkerMetrics {
+        &self.metrics
+    }
+
+    fn stats(&self) -> &Stats {
+        &self.shared.stats
+    }
+}
+
+impl Overview {
+    /// Everybody who counts: the workers and the control thread.
+    fn counted(&self) -> Vec<Arc<Worker>> {
+        let workers = self.workers.iter().map(Arc::clone);
+        workers.chain([Arc::clone(&self.own)]).collect()
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        render(
+            &self.counted(),
+            &self.pool(),
+            &BuildInfo::SOFTWARE_IWARP_TCP,
+        )
+    }
+
+    fn pool(&self) -> PoolGauges {
+        let pool = &self.own.shared.pool;
+        let geometry = pool.geometry();
+        let usage = pool.usage();
+        let summary = self.plane.with(|directory| directory.summary());
+        let sum = |of: fn(&WorkerMetrics) -> u64| {
+            let workers = self.workers.iter();
+            workers.fold(0, |n: u64, w| n.wrapping_add(of(&w.metrics)))
+        };
+        PoolGauges {
+            blocks: u64::from(geometry.blocks),
+            block_size: u64::from(geometry.block_size),
+            blocks_free: u64::from(usage.free),
+            blocks_bound: blocks_bound(&self.counted(), self.facts.recovered),
+            blocks_pinned: sum(|m| m.pins.get()),
+            blocks_partitioned: u64::from(usage.partitioned),
+            blocks_deferred: u64::from(usage.deferred),
+            handles: geometry.handles,
+            quota_granted: u64::from(summary.committed),
+            tickets_outstanding: sum(|m| m.tickets.get()),
+            ring_slots: u64::from(geometry.ring_order().slots()),
+            ring_occupied: u64::from(usage.free.saturating_sub(usage.deferred)),
+            partitions: u64::from(summary.partitions),
+            leases: u64::from(summary.ranges.saturating_sub(summary.sessions)),
+        }
+    }
+
+    /// The whole. Waits for the workers, at most [`limits::REPORT_WAIT_MS`].
+    pub(crate) fn status(&self) -> Status {
+        let (tx, rx) = crossbeam_channel::bounded(self.inboxes.len());
+        let mut asked: usize = 0;
+        for worker in self.inboxes.iter() {
+            if worker.send(Command::Report(tx.clone())).is_ok() {
+                asked += 1;
+            }
+        }
+        drop(tx);
+        let mut sessions = Vec::new();
+        let mut answered = 0;
+        let deadline = crossbeam_channel::after(Duration::from_millis(limits::REPORT_WAIT_MS));
+        while answered < asked {
+            crossbeam_channel::select! {
+                recv(rx) -> report => match report {
+                    Ok(report) => {
+                        sessions.extend(report);
+                        answered += 1;
+                    }
+                    // The rest ended without an answer.
+                    Err(_) => break,
+                },
+                recv(deadline) -> _ => break,
+            }
+        }
+        let now = self.facts.clock.now();
+        Status {
+            build: BuildInfo::SOFTWARE_IWARP_TCP,
+            phase: self.lifecycle.phase().label(),
+            uptime_ns: now.since_ns(self.facts.started),
+            instance: hex(&self.own.shared.pool.instance()),
+            listen: self.facts.listen.iter().map(ToString::to_string).collect(),
+            agent: self.facts.agent.as_ref().map_or_else(
+                || "in-process".to_owned(),
+                |path| path.display().to_string(),
+            ),
+            workers: self.workers.len(),
+            pool: self.pool(),
+            sessions,
+            workers_silent: self.inboxes.len() - answered,
+            leases: self.leases(now),
+        }
+    }
+
+    fn leases(&self, now: Time) -> Vec<LeaseStatus> {
+        let ranges = self.plane.with(|directory| directory.ranges());
+        ranges
+            .into_iter()
+            .filter(|range| range.session.is_none())
+            .map(|range| LeaseStatus {
+                tenant: range.tenant,
+                initiator: hex(&range.initiator),
+                bound: range.bound.map_or(0, u64::from),
+                left_ns: range.lease_ends.map(|at| at.since_ns(now)),
+            })
+            .collect()
+    }
+}
+
+impl Answers for Overview {
+    fn healthy(&self) -> Result<(), String> {
+        match self.lifecycle.phase() {
+            Phase::Running | Phase::Draining => Ok(()),
+            Phase::Stopped => Err("stopped".to_owned()),
+        }
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        match self.lifecycle.phase() {
+            Phase::Running => Ok(()),
+            other => Err(other.label().to_owned()),
+        }
+    }
+
+    fn metrics(&self) -> String {
+        self.metrics()
+    }
+
+    fn status(&self) -> String {
+        // Strings and numbers only: it cannot fail.
+        serde_json::to_string(&self.status()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,458 @@
+//! One stream and its session.
+
+use super::{Outside, Waiter, Worker};
+use crate::limits;
+use crate::metrics::EndReason;
+use crate::plane::Plane;
+use crate::status::{SessionStatus, hex};
+use kbtp_core::{Admission, Intake, SessionEnd, SessionId, SessionPhase, TargetSession};
+use kbtp_fabric::{
+    CloseReason, Event, PostError, ReceiveSlot, Stream, StreamError, Time, WorkOutcome, WorkRequest,
+};
+use kbtp_iwarp_tcp::Interest;
+use kbtp_wire::{Completion, Header, RequestId};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Where a stream is. It only moves down the list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// Its HELLO has not come.
+    HalfOpen,
+    /// Its HELLO waits until the session it replaces is gone.
+    Replacing,
+    /// It serves requests.
+    Open,
+    /// It closes, for this reason.
+    Closing(EndReason),
+}
+
+/// How it stands with the session that a HELLO replaces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Replacement {
+    /// There is none, or it was asked to go.
+    None,
+    /// It is to be asked to go.
+    Evict(SessionId),
+    /// It is gone: the HELLO can be admitted again.
+    Gone,
+}
+
+/// What came of a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// All is done that can be done now.
+    Idle,
+    /// There is more: it needs another turn.
+    More,
+    /// The stream has ended and its last event is taken.
+    Ended(EndReason),
+}
+
+/// A stream and its session.
+#[derive(Debug)]
+pub(super) struct Conn<S> {
+    pub(super) stream: S,
+    pub(super) session: TargetSession,
+    pub(super) peer: SocketAddr,
+    pub(super) stage: Stage,
+    /// The stage that timers and gauges know of.
+    pub(super) noted: Stage,
+    /// It stands in the queue of ready streams.
+    pub(super) queued: bool,
+    /// What its descriptor is watched for.
+    pub(super) watched: Interest,
+    /// The session it replaces.
+    pub(super) replacement: Replacement,
+    /// It had long enough to close: end it even if it does not report its end.
+    pub(super) cut: bool,
+    /// Who waits for it to be gone.
+    pub(super) waiters: Vec<Waiter>,
+    /// When it was accepted.
+    pub(super) begun: Time,
+    /// Requests answered.
+    pub(super) requests: u64,
+    /// Sends under way behind which a block is still being sent: each pins its block.
+    pub(super) pins: u64,
+    /// Tickets that the gauge knows of.
+    pub(super) tickets: u32,
+    /// Messages the session has not taken yet. The stream's receive ring bounds it: each holds a slot.
+    waiting: VecDeque<(ReceiveSlot, u32)>,
+    /// Requests taken and not answered, with the time they came. The credits bound it.
+    asked: VecDeque<(RequestId, Time)>,
+    /// The last post found the send queue full.
+    full: bool,
+}
+
+impl<S: Stream> Conn<S> {
+    pub(super) fn new(stream: S, session: TargetSession, peer: SocketAddr, now: Time) -> Self {
+        Self {
+            stream,
+            session,
+            peer,
+            stage: Stage::HalfOpen,
+            noted: Stage::HalfOpen,
+            queued: false,
+            watched: Interest::READ,
+            replacement: Replacement::None,
+            cut: false,
+            waiters: Vec::new(),
+            begun: now,
+            requests: 0,
+            pins: 0,
+            tickets: 0,
+            waiting: VecDeque::with_capacity(1),
+            asked: VecDeque::new(),
+            full: false,
+        }
+    }
+
+    /// Requests taken and not answered.
+    pub(super) fn unanswered(&self) -> u64 {
+        u64::try_from(self.asked.len()).unwrap_or(u64::MAX)
+    }
+
+    /// Keeps the gauge of tickets true. Cost: a few loads.
+    pub(super) fn note_tickets(&mut self, worker: &Worker) {
+        let tickets = self.session.usage().tickets;
+        if tickets != self.tickets {
+            worker.metrics.tickets.add(u64::from(tickets));
+            worker.metrics.tickets.sub(u64::from(self.tickets));
+            self.tickets = tickets;
+        }
+    }
+
+    /// Requests received and not answered.
+    pub(super) fn in_flight(&self) -> usize {
+        self.asked.len() + self.waiting.len()
+    }
+
+    /// Nothing is in flight: closing now loses nothing.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight() == 0
+            && self.session.next_work().is_none()
+            && !matches!(self.stage, Stage::Replacing)
+    }
+
+    /// Ends the stream. The first reason counts; an abort overrides a graceful close.
+    pub(super) fn close(&mut self, reason: EndReason, how: CloseReason) {
+        if !matches!(self.stage, Stage::Closing(_)) {
+            self.stage = Stage::Closing(reason);
+            self.stream.close(how);
+        } else if how == CloseReason::Abort {
+            self.stream.close(how);
+        }
+    }
+
+    /// One turn: takes what came, posts what follows, as far as it goes without waiting and within the budget.
+    pub(super) fn turn(
+        &mut self,
+        worker: &Worker,
+        plane: &Plane,
+        out: &mut impl Outside<S>,
+    ) -> Turn {
+        let mut budget = limits::EVENTS_PER_TURN;
+        if self
+            .session
+            .poll_timeout()
+            .is_some_and(|at| at <= out.now())
+        {
+            let result = self
+                .session
+                .handle_timeout(out.now(), &worker.shared, &mut self.stream);
+            self.check(result);
+        }
+        loop {
+            self.full = false;
+            let stage = self.stage;
+            if let Err(error) = self.stream.progress(out.now()) {
+                return self.ended(&error, worker, out);
+            }
+            if self.replacement == Replacement::Gone {
+                self.replacement = Replacement::None;
+                self.admit(worker, plane, out);
+            }
+            let posted = self.serve(worker, plane, out, &mut budget);
+            if self.cut && matches!(self.stage, Stage::Closing(_)) {
+                return self.ended(&StreamError::ClosedHere, worker, out);
+            }
+            if budget == 0 {
+                return Turn::More;
+            }
+            // What was posted goes out now, and a close shows its end.
+            if !posted && self.stage == stage {
+                return Turn::Idle;
+            }
+        }
+    }
+
+    /// Takes events and messages until there is none or the budget is used up. Returns whether the stream has
+    /// something new to send.
+    fn serve(
+        &mut self,
+        worker: &Worker,
+        plane: &Plane,
+        out: &mut impl Outside<S>,
+        budget: &mut u32,
+    ) -> bool {
+        let mut posted = false;
+        loop {
+            posted |= self.post(worker, out);
+            if *budget == 0 {
+                return posted;
+            }
+            if !self.full && self.session.ready() && self.take_waiting(worker, plane, out) {
+                *budget -= 1;
+                continue;
+            }
+            let Some(event) = self.stream.next_event() else {
+                return posted;
+            };
+            *budget -= 1;
+            match event {
+                Event::Received { slot, len, .. } => self.waiting.push_back((slot, len.0)),
+                Event::Done { id, outcome } => {
+                    if outcome == WorkOutcome::Sent && self.pins > 0 {
+                        self.pins -= 1;
+                        worker.metrics.pins.sub(1);
+                    }
+                    let result = self
+                        .session
+                        .handle_done(out.now(), &worker.shared, id, outcome);
+                    self.check(result);
+                }
+                // KBTP has no such message towards the target.
+                Event::Immediate { .. } => self.close(EndReason::Protocol, CloseReason::Abort),
+            }
+        }
+    }
+
+    /// Gives the session the oldest message that waits; whether there was one.
+    fn take_waiting(&mut self, worker: &Worker, plane: &Plane, out: &mut impl Outside<S>) -> bool {
+        let Some((slot, _)) = self.waiting.pop_front() else {
+            return false;
+        };
+        if matches!(self.stage, Stage::Closing(_)) {
+            self.stream.release(slot);
+            return true;
+        }
+        let now = out.now();
+        let message = self.stream.message(slot);
+        if let (Stage::Open, Some(head)) = (self.stage, message.first_chunk()) {
+            self.asked.push_back((Header::decode(head).request_id, now));
+            worker.metrics.in_flight.add(1);
+        }
+        let result = self.session.handle_message(now, &worker.shared, message);
+        self.stream.release(slot);
+        match result {
+            Ok(Intake::Taken) => {}
+            Ok(Intake::Admit) => self.admit(worker, plane, out),
+            Err(end) => self.check(Err(end)),
+        }
+        true
+    }
+
+    /// Has the HELLO answered, or learns which session must go first.
+    fn admit(&mut self, worker: &Worker, plane: &Plane, out: &mut impl Outside<S>) {
+        let now = out.now();
+        let result = plane.with(|directory| {
+            self.session
+                .admit(now, &worker.shared, directory, &mut self.stream)
+        });
+        match result {
+            Ok(Admission::Answered) => {
+                if self.session.phase() == SessionPhase::Open {
+                    self.stage = Stage::Open;
+                    self.begin(worker);
+                }
+            }
+            Ok(Admission::Replace(old)) => {
+                self.stage = Stage::Replacing;
+                self.replacement = Replacement::Evict(old);
+            }
+            Err(end) => self.check(Err(end)),
+        }
+    }
+
+    fn begin(&mut self, worker: &Worker) {
+        let Some(grant) = self.session.grant() else {
+            return;
+        };
+        let credits = usize::from(grant.credits);
+        self.asked.reserve(credits);
+        self.waiting.reserve(credits);
+        tracing::info!(
+            tenant = %grant.tenant,
+            initiator = %hex(&grant.initiator),
+            peer = %self.peer,
+            worker = worker.index,
+            quota = grant.quota,
+            handles = grant.handle_count,
+            credits = grant.credits,
+            direct_load = grant.direct_load,
+            direct_alloc = grant.direct_alloc,
+            resumed = grant.resumed,
+            "session begins"
+        );
+    }
+
+    /// Posts the session's work as far as the stream takes it; whether it took any.
+    fn post(&mut self, worker: &Worker, out: &impl Outside<S>) -> bool {
+        let mut posted = false;
+        while let Some(work) = self.session.next_work() {
+            let answered = answered(&work.request);
+            // A Send whose end is reported stands behind the Write of a block, and tells when the block is done with.
+            let pins = work.signaled && matches!(work.request, WorkRequest::Send { .. });
+            match self.stream.post(work.id, &work.request, work.signaled) {
+                Ok(()) => {}
+                Err(PostError::QueueFull) => {
+                    self.full = true;
+                    worker.metrics.send_queue_full.increment();
+                    return posted;
+                }
+                // The stream reports its end with the next progress.
+                Err(PostError::Closed) => return posted,
+                Err(error) => {
+                    tracing::error!(peer = %self.peer, %error, "the stream refused work of its session");
+                    self.close(EndReason::Internal, CloseReason::Abort);
+                    return posted;
+                }
+            }
+            posted = true;
+            self.session.work_posted();
+            if pins {
+                self.pins += 1;
+                worker.metrics.pins.add(1);
+            }
+            if let Some(id) = answered {
+                self.answered(id, worker, out);
+            }
+        }
+        if self.session.phase() == SessionPhase::Closing && !matches!(self.stage, Stage::Closing(_))
+        {
+            self.close(EndReason::Refused, CloseReason::Graceful);
+        }
+        posted
+    }
+
+    /// The request `id` was answered.
+    fn answered(&mut self, id: RequestId, worker: &Worker, out: &impl Outside<S>) {
+        self.requests = self.requests.wrapping_add(1);
+        // Most are answered in the order they came: the search ends at once.
+        if let Some(at) = self.asked.iter().position(|(asked, _)| *asked == id)
+            && let Some((_, came)) = self.asked.remove(at)
+        {
+            worker.metrics.in_flight.sub(1);
+            worker.metrics.latency.observe_ns(out.now().since_ns(came));
+        }
+    }
+
+    /// Ends the session if `result` says so.
+    fn check(&mut self, result: Result<(), SessionEnd>) {
+        let Err(end) = result else {
+            return;
+        };
+        let reason = match &end {
+            SessionEnd::Local(what) => {
+                tracing::error!(peer = %self.peer, what, "a session failed");
+                EndReason::Internal
+            }
+            // The stream itself says why, with the next progress.
+            SessionEnd::Flushed => return,
+            broken => {
+                tracing::warn!(peer = %self.peer, reason = %broken, "an initiator broke the protocol");
+                EndReason::Protocol
+            }
+        };
+        self.close(reason, CloseReason::Abort);
+    }
+
+    /// The stream has ended: takes its last events.
+    fn ended(&mut self, error: &StreamError, worker: &Worker, out: &impl Outside<S>) -> Turn {
+        while let Some(event) = self.stream.next_event() {
+            match event {
+                Event::Received { slot, .. } => self.stream.release(slot),
+                Event::Done { id, outcome } => {
+                    // The session ends in any case.
+                    let _ended = self
+                        .session
+                        .handle_done(out.now(), &worker.shared, id, outcome);
+                }
+                Event::Immediate { .. } => {}
+            }
+        }
+        if let Stage::Closing(reason) = self.stage {
+            return Turn::Ended(reason);
+        }
+        let reason = match error {
+            StreamError::PeerClosed => EndReason::PeerClosed,
+            StreamError::PeerTerminated { .. } => EndReason::PeerTerminated,
+            StreamError::Protocol { .. } => EndReason::TransportProtocol,
+            StreamError::Connection { .. } => EndReason::Connection,
+            _ => EndReason::Internal,
+        };
+        if !matches!(error, StreamError::PeerClosed) {
+            tracing::warn!(peer = %self.peer, %error, "a stream ended");
+        }
+        Turn::Ended(reason)
+    }
+
+    /// What `/status` says of it, once it is open.
+    pub(super) fn status(&self, worker: usize, now: Time) -> Option<SessionStatus> {
+        let grant = self.session.grant()?;
+        let mut capabilities = Vec::new();
+        if grant.direct_load {
+            capabilities.push("direct_load");
+        }
+        if grant.direct_alloc {
+            capabilities.push("direct_alloc");
+        }
+        Some(SessionStatus {
+            tenant: grant.tenant.clone(),
+            initiator: hex(&grant.initiator),
+            peer: self.peer.to_string(),
+            worker,
+            quota: u64::from(grant.quota),
+            usage: u64::from(self.session.usage().total()),
+            handle_base: grant.handle_base.0,
+            handle_count: grant.handle_count,
+            capabilities,
+            in_flight: u64::try_from(self.in_flight()).unwrap_or(u64::MAX),
+            requests: self.requests,
+            age_ns: now.since_ns(self.begun),
+        })
+    }
+}
+
+/// The request that this work answers, if it is a COMPLETION.
+fn answered(work: &WorkRequest<'_>) -> Option<RequestId> {
+    let WorkRequest::Send { head, .. } = work else {
+        return None;
+    };
+    let octets: &[u8; Completion::LEN] = head.first_chunk()?;
+    Completion::decode(octets).ok().map(|c| c.request_id)
+}
+
+/// One line for the end of a session.
+pub(super) fn log_end(
+    session: &TargetSession,
+    peer: SocketAddr,
+    reason: EndReason,
+    age_ns: u64,
+    requests: u64,
+) {
+    let reason = reason.label();
+    let Some(grant) = session.grant() else {
+        tracing::info!(%peer, reason, "stream ends without a session");
+        return;
+    };
+    tracing::info!(
+        tenant = %grant.tenant,
+        initiator = %hex(&grant.initiator),
+        %peer,
+        reason,
+        age_ms = age_ns / 1_000_000,
+        requests,
+        "session ends"
+    );
+}

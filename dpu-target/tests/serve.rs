@@ -1,0 +1,526 @@
+//! A target in this process, the real initiator, TCP on loopback.
+
+#[cfg(test)]
+mod tests {
+    use kbtp_agent::{AgentConfig, Server, Shutdown};
+    use kbtp_fabric::Time;
+    use kbtp_initiator::{
+        Buffer, Client, ClientError, Dial, Dialled, Ended, FreeOptions, InitiatorId, LoadOptions,
+        Options, SessionError, Status, StoreOptions,
+    };
+    use kbtp_iwarp_tcp::{ConnectOptions, TcpRdmaStream};
+    use kbtp_target::{Lease, SpinPolicy, Target, TargetConfig, TenantConfig, TenantKey};
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    use std::path::PathBuf;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    /// RDMAP streams on TCP.
+    #[derive(Debug)]
+    struct Tcp;
+
+    impl Dial for Tcp {
+        type Stream = TcpRdmaStream;
+
+        fn dial(
+            &mut self,
+            options: &Options,
+            _now: Time,
+            _deadline: Time,
+        ) -> Result<Dialled<TcpRdmaStream>, ClientError> {
+            let address = options.address().to_owned();
+            let to = address
+                .parse()
+                .unwrap_or_else(|_| panic!("no address: {address}"));
+            let connected = kbtp_iwarp_tcp::connect(to, ConnectOptions::default(), &[], 20_000);
+            connected
+                .map(|connected| Dialled {
+                    stream: connected.stream,
+                    private_data: connected.private_data.into(),
+                })
+                .map_err(|error| ClientError::Connect {
+                    address,
+                    source: std::io::Error::other(error),
+                })
+        }
+    }
+
+    type TcpClient = Client<Tcp>;
+
+    const BLOCK: u32 = 4096;
+    /// An initiator, named by one octet.
+    const fn id(n: u8) -> InitiatorId {
+        InitiatorId([n; 16])
+    }
+
+    fn config() -> TargetConfig {
+        let mut config = TargetConfig {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            admin: Some("127.0.0.1:0".parse().unwrap()),
+            workers: Some(2),
+            block_size: BLOCK.into(),
+            blocks: 64,
+            default_quota: Some(8),
+            credits: 8,
+            max_inline: 256,
+            spin: SpinPolicy::Off,
+            ..TargetConfig::default()
+        };
+        config.limits.drain_linger = Duration::from_millis(50);
+        config
+    }
+
+    fn start(config: TargetConfig) -> Target {
+        Target::start(config).expect("a target starts")
+    }
+
+    fn options(target: &Target, n: u8) -> Options {
+        let address = target.address().unwrap().to_string();
+        Options::new(address)
+            .initiator_id(id(n))
+            .spin(kbtp_initiator::Spin::Off)
+    }
+
+    fn client(target: &Target, n: u8) -> TcpClient {
+        TcpClient::connect_with(Tcp, options(target, n)).expect("a session")
+    }
+
+    fn filled(client: &TcpClient, data: &[u8]) -> Buffer {
+        let mut buffer = client.register(u32::try_from(data.len()).unwrap()).unwrap();
+        buffer.fill(data).unwrap();
+        buffer
+    }
+
+    fn pattern(seed: u8, len: usize) -> Vec<u8> {
+        (0..len)
+            .map(|i| {
+                u8::try_from(i % 251)
+                    .unwrap()
+                    .wrapping_mul(7)
+                    .wrapping_add(seed)
+            })
+            .collect()
+    }
+
+    /// The handle `n` of a client's range.
+    fn handle(client: &TcpClient, n: u64) -> kbtp_initiator::Handle {
+        kbtp_initiator::Handle(client.handles().0.0 + n)
+    }
+
+    fn put(client: &mut TcpClient, n: u64, data: &[u8]) {
+        let mut buffer = filled(client, data);
+        let handle = handle(client, n);
+        client
+            .alloc_store(handle, &mut buffer, &StoreOptions::default())
+            .expect("a block is stored");
+    }
+
+    fn get(client: &mut TcpClient, n: u64) -> Result<Vec<u8>, ClientError> {
+        let mut buffer = client.register(BLOCK)?;
+        let handle = handle(client, n);
+        client.load(handle, &mut buffer, &LoadOptions::default())?;
+        buffer.to_vec()
+    }
+
+    /// The Status that connecting was refused with.
+    fn refusal(result: Result<TcpClient, ClientError>) -> Status {
+        let error = result.map(|_| ()).expect_err("refused");
+        if let ClientError::NotConnected { cause } = &error
+            && let Ended::Session(SessionError::Refused { status }) = **cause
+        {
+            return status;
+        }
+        error.status().unwrap_or_else(|| panic!("{error:?}"))
+    }
+
+    fn status_of<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Option<Status> {
+        result.expect_err("the target refuses").status()
+    }
+
+    /// Waits until `holds`; each look costs the target's work, so there is no need to pause.
+    fn until(what: &str, mut holds: impl FnMut() -> bool) {
+        let clock = kbtp_iwarp_tcp::Clock::new();
+        let deadline = clock.now().after_ms(20_000);
+        while !holds() {
+            assert!(clock.now() < deadline, "{what}: not in time");
+            std::thread::yield_now();
+        }
+    }
+
+    fn ask(address: SocketAddr, path: &str) -> String {
+        let mut socket = TcpStream::connect(address).unwrap();
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut reply = String::new();
+        socket.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    fn metric(text: &str, series: &str) -> Option<u64> {
+        text.lines()
+            .find_map(|l| l.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    #[test]
+    fn blocks_go_in_and_come_out() {
+        let target = start(config());
+        let mut a = client(&target, 1);
+        // Inline, by RDMA Read, a whole block, and nothing at all.
+        for (n, len) in [(0, 100), (1, 3000), (2, 4096), (3, 0)] {
+            let data = pattern(u8::try_from(n).unwrap(), len);
+            if len > 0 {
+                put(&mut a, n, &data);
+                assert_eq!(&get(&mut a, n).unwrap()[..len], data, "{len} octets");
+            }
+        }
+        let first = handle(&a, 0);
+        a.free(first, &FreeOptions::default()).unwrap();
+        assert_eq!(status_of(get(&mut a, 0)), Some(Status::NotValid));
+        assert_eq!(
+            status_of(a.free(first, &FreeOptions::default())),
+            Some(Status::NotValid)
+        );
+        put(&mut a, 0, b"again");
+        assert_eq!(&get(&mut a, 0).unwrap()[..5], b"again");
+        a.close().unwrap();
+    }
+
+    #[test]
+    fn a_store_changes_an_unsealed_block() {
+        let target = start(config());
+        let mut a = client(&target, 1);
+        let open = StoreOptions {
+            seal: false,
+            ..StoreOptions::default()
+        };
+        let first = handle(&a, 0);
+        let mut buffer = filled(&a, b"one");
+        a.alloc_store(first, &mut buffer, &open).unwrap();
+        assert_eq!(status_of(get(&mut a, 0)), Some(Status::NotSealed));
+        let mut buffer = filled(&a, b"two!");
+        a.store(first, &mut buffer, &StoreOptions::default())
+            .unwrap();
+        assert_eq!(&get(&mut a, 0).unwrap()[..4], b"two!");
+        assert_eq!(
+            status_of(a.store(first, &mut buffer, &StoreOptions::default())),
+            Some(Status::Sealed)
+        );
+    }
+
+    #[test]
+    fn the_quota_bounds_a_session() {
+        let target = start(config());
+        let mut a = TcpClient::connect_with(Tcp, options(&target, 1).quota(2).handles(8)).unwrap();
+        put(&mut a, 0, b"x");
+        put(&mut a, 1, b"x");
+        a.set_bound(0);
+        let third = handle(&a, 2);
+        let mut buffer = filled(&a, b"x");
+        assert_eq!(
+            status_of(a.alloc_store(third, &mut buffer, &StoreOptions::default())),
+            Some(Status::NoSpace)
+        );
+    }
+
+    #[test]
+    fn sessions_are_dealt_to_the_workers() {
+        let target = start(config());
+        let mut clients: Vec<_> = (1..5).map(|n| client(&target, n)).collect();
+        for (n, client) in clients.iter_mut().enumerate() {
+            put(client, 0, &[u8::try_from(n).unwrap(); 10]);
+        }
+        let status = target.status();
+        let mut workers: Vec<_> = status.sessions.iter().map(|s| s.worker).collect();
+        workers.sort_unstable();
+        assert_eq!(workers, [0, 0, 1, 1]);
+        assert_eq!(status.workers_silent, 0);
+        // Blocks stored on one worker are loaded on the other.
+        let handles: Vec<_> = clients.iter().map(|c| handle(c, 0)).collect();
+        for client in &mut clients {
+            for (n, handle) in handles.iter().enumerate() {
+                let mut buffer = client.register(BLOCK).unwrap();
+                client
+                    .load(*handle, &mut buffer, &LoadOptions::default())
+                    .unwrap();
+                assert_eq!(
+                    buffer.to_vec().unwrap()[..10],
+                    [u8::try_from(n).unwrap(); 10]
+                );
+            }
+        }
+    }
+
+    #[test]
+    //= test kbtp-p8-second-session-replaces
+    fn a_second_session_replaces_the_first_and_keeps_its_blocks() {
+        let target = start(config());
+        let mut first = client(&target, 1);
+        put(&mut first, 0, b"kept");
+        let mut second = client(&target, 1);
+        assert_eq!(first.handles(), second.handles());
+        assert_eq!(&get(&mut second, 0).unwrap()[..4], b"kept");
+        get(&mut first, 0).expect_err("the first is closed");
+        assert!(!first.is_connected());
+        assert_eq!(target.status().sessions.len(), 1);
+        let text = target.metrics();
+        assert_eq!(
+            metric(&text, "kbtp_session_ends_total{reason=\"replaced\"}"),
+            Some(1)
+        );
+    }
+
+    #[test]
+    fn a_range_is_resumed_within_its_lease() {
+        let target = start(config());
+        let mut first = client(&target, 1);
+        put(&mut first, 0, b"kept");
+        let handles = first.handles();
+        first.close().unwrap();
+        until("a lease", || target.status().leases.len() == 1);
+        let lease = &target.status().leases[0];
+        assert_eq!(lease.bound, 1);
+        assert!(lease.left_ns.is_some_and(|ns| ns > 0));
+        let mut second = client(&target, 1);
+        assert_eq!(second.handles(), handles);
+        assert_eq!(&get(&mut second, 0).unwrap()[..4], b"kept");
+        assert!(target.status().leases.is_empty());
+    }
+
+    #[test]
+    fn a_lease_runs_out_by_itself() {
+        let mut config = config();
+        config.lease = Lease::For(Duration::from_millis(30));
+        let target = start(config);
+        let mut first = client(&target, 1);
+        put(&mut first, 0, b"gone");
+        first.close().unwrap();
+        until("the range is released", || {
+            metric(&target.metrics(), "kbtp_leases_expired_total") == Some(1)
+        });
+        assert!(target.status().leases.is_empty());
+        assert_eq!(target.status().pool.blocks_free, 64);
+        let mut second = client(&target, 1);
+        assert_eq!(status_of(get(&mut second, 0)), Some(Status::NotValid));
+    }
+
+    #[test]
+    fn a_drain_answers_then_ends() {
+        let mut config = config();
+        config.limits.drain_linger = Duration::from_secs(5);
+        let target = start(config);
+        let admin = target.admin_address().unwrap();
+        let mut a = client(&target, 1);
+        put(&mut a, 0, b"x");
+        assert!(ask(admin, "/readyz").starts_with("HTTP/1.1 200"));
+        let shutdown = target.shutdown_handle();
+        shutdown.drain();
+        assert!(ask(admin, "/readyz").starts_with("HTTP/1.1 503"));
+        assert!(ask(admin, "/healthz").starts_with("HTTP/1.1 200"));
+        assert_eq!(status_of(get(&mut a, 0)), Some(Status::ShuttingDown));
+        let late = TcpClient::connect_with(Tcp, options(&target, 2));
+        assert_eq!(refusal(late), Status::ShuttingDown);
+        let address = target.address().unwrap();
+        shutdown.kill();
+        target.join().unwrap();
+        assert!(TcpStream::connect(address).is_err());
+        get(&mut a, 0).expect_err("the stream is closed");
+    }
+
+    #[test]
+    fn a_drain_ends_by_itself() {
+        let target = start(config());
+        let mut a = client(&target, 1);
+        put(&mut a, 0, b"x");
+        target.shutdown_handle().drain();
+        target.join().unwrap();
+        get(&mut a, 0).expect_err("the stream is closed");
+    }
+
+    #[test]
+    fn the_admin_endpoint_tells_what_goes_on() {
+        let target = start(config());
+        let admin = target.admin_address().unwrap();
+        let mut a = client(&target, 0xab);
+        put(&mut a, 0, &pattern(1, 3000));
+        get(&mut a, 0).unwrap();
+        let text = ask(admin, "/metrics");
+        for (series, expected) in [
+            ("kbtp_requests_total{op=\"alloc_store\",status=\"ok\"}", 1),
+            ("kbtp_requests_total{op=\"load\",status=\"ok\"}", 1),
+            ("kbtp_octets_stored_total", 3000),
+            ("kbtp_octets_loaded_total", 3000),
+            ("kbtp_sessions", 1),
+            ("kbtp_half_open", 0),
+            ("kbtp_request_seconds_count", 2),
+            ("kbtp_quota_granted_blocks", 8),
+            ("kbtp_blocks{state=\"free\"}", 63),
+        ] {
+            assert_eq!(metric(&text, series), Some(expected), "{series}\n{text}");
+        }
+        assert!(text.contains("engine=\"software\",transport=\"iwarp-tcp\""));
+        let reply = ask(admin, "/status");
+        let (_, body) = reply.split_once("\r\n\r\n").unwrap();
+        let status: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(status["phase"], "running");
+        assert_eq!(status["pool"]["blocks"], 64);
+        let session = &status["sessions"][0];
+        assert_eq!(session["initiator"], "ab".repeat(16));
+        assert_eq!(
+            (&session["quota"], &session["usage"]),
+            (&8.into(), &1.into())
+        );
+        assert!(ask(admin, "/nothing").starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn tenants_are_authenticated_and_kept_apart() {
+        let tenant = |name: &str, key| TenantConfig {
+            name: name.to_owned(),
+            key: Some(TenantKey::new(vec![key; 32])),
+            key_file: None,
+            shared: false,
+        };
+        let mut config = config();
+        config.tenants = vec![tenant("blue", 1), tenant("red", 2)];
+        let target = start(config);
+        let connect = |n, name: &str, key: u8| {
+            TcpClient::connect_with(Tcp, options(&target, n).tenant(name, &[key; 32]))
+        };
+        for refused in [connect(9, "blue", 2), connect(9, "green", 1)] {
+            assert_eq!(refusal(refused), Status::NotAuthorized);
+        }
+        let mut blue = connect(1, "blue", 1).unwrap();
+        put(&mut blue, 0, b"blue");
+        let mut red = connect(1, "red", 2).unwrap();
+        let mut buffer = red.register(BLOCK).unwrap();
+        assert_eq!(
+            status_of(red.load(handle(&blue, 0), &mut buffer, &LoadOptions::default())),
+            Some(Status::NotValid)
+        );
+    }
+
+    #[test]
+    fn too_many_sessions_are_turned_away() {
+        let mut config = config();
+        config.limits.sessions = 2;
+        let target = start(config);
+        let _kept = (client(&target, 1), client(&target, 2));
+        TcpClient::connect_with(Tcp, options(&target, 3)).expect_err("there are two already");
+        assert_eq!(
+            metric(&target.metrics(), "kbtp_streams_turned_away_total"),
+            Some(1)
+        );
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_named() {
+        let target = start(config());
+        let mut second = config();
+        second.listen = target.addresses().to_vec();
+        let error = Target::start(second).map(|_| ()).expect_err("taken");
+        let port = target.address().unwrap().port().to_string();
+        assert!(error.to_string().contains(&port), "{error}");
+    }
+
+    /// A directory of this test's own.
+    fn scratch(name: &str) -> PathBuf {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// Runs `test` beside an agent whose socket it is given.
+    fn with_agent(name: &str, test: impl FnOnce(PathBuf, &kbtp_agent::ShutdownHandle)) {
+        let dir = scratch(name);
+        let socket = dir.join("agent.sock");
+        let config = AgentConfig::new(&socket, BLOCK, 64);
+        let server = Server::bind(&config).unwrap();
+        let (shutdown, handle) = Shutdown::new().unwrap();
+        std::thread::scope(|scope| {
+            let agent = scope.spawn(|| server.run(&shutdown));
+            test(socket, &handle);
+            handle.request();
+            agent.join().unwrap().unwrap();
+        });
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    fn with_agent_config(socket: PathBuf) -> TargetConfig {
+        TargetConfig {
+            agent: Some(socket),
+            ..config()
+        }
+    }
+
+    #[test]
+    fn an_agent_keeps_the_blocks_over_a_restart() {
+        with_agent("restart", |socket, _| {
+            let target = start(with_agent_config(socket.clone()));
+            let mut a = client(&target, 1);
+            put(&mut a, 3, &pattern(3, 4000));
+            let instance = target.status().instance;
+            target.shutdown_handle().drain();
+            target.join().unwrap();
+            let target = start(with_agent_config(socket));
+            assert_eq!(target.status().instance, instance, "no block was lost");
+            let mut a = client(&target, 1);
+            assert_eq!(get(&mut a, 3).unwrap()[..4000], pattern(3, 4000));
+        });
+    }
+
+    #[test]
+    fn an_agent_that_stops_drains_the_target() {
+        with_agent("stop", |socket, agent| {
+            let target = start(with_agent_config(socket));
+            let mut a = client(&target, 1);
+            put(&mut a, 0, b"x");
+            agent.request();
+            target.join().unwrap();
+            get(&mut a, 0).expect_err("the stream is closed");
+        });
+    }
+
+    /// Not a test by itself: the target of the one below, in a process that can be killed.
+    #[test]
+    #[ignore = "run by a_killed_target_leaves_its_blocks_to_the_next"]
+    fn child_serves_until_killed() {
+        let socket = std::env::var_os("KBTP_TEST_AGENT").expect("the socket of an agent");
+        let target = start(with_agent_config(socket.into()));
+        println!("\nserving {}", target.address().unwrap());
+        std::io::stdout().flush().unwrap();
+        target.join().unwrap();
+    }
+
+    #[test]
+    fn a_killed_target_leaves_its_blocks_to_the_next() {
+        with_agent("kill", |socket, _| {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "tests::child_serves_until_killed"])
+                .args(["--ignored", "--nocapture"])
+                .env("KBTP_TEST_AGENT", &socket)
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let address = BufReader::new(child.stdout.take().unwrap())
+                .lines()
+                .find_map(|line| line.unwrap().strip_prefix("serving ").map(str::to_owned))
+                .expect("the child serves");
+            let options = Options::new(address).initiator_id(id(1));
+            let mut a = TcpClient::connect_with(Tcp, options).unwrap();
+            for n in 0..8 {
+                put(&mut a, n, &pattern(u8::try_from(n).unwrap(), 2000));
+            }
+            // SIGKILL: it has no chance to tidy up.
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let target = start(with_agent_config(socket));
+            let mut a = client(&target, 1);
+            for n in 0..8 {
+                let data = pattern(u8::try_from(n).unwrap(), 2000);
+                assert_eq!(get(&mut a, n).unwrap()[..2000], data);
+            }
+            assert_eq!(target.status().pool.blocks_free, 64 - 8);
+        });
+    }
+}
