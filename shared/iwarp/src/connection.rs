@@ -1,7 +1,7 @@
 //! A connection: its parts, its set-up, and what a transport and a ULP call.
 
 use crate::config::{Config, CopyFirst, Handshake};
-use crate::deliver::Untagged;
+use crate::deliver::Assembly;
 use crate::inbound::InboundQueue;
 use crate::incoming::Incoming;
 use crate::opening::Opening;
@@ -70,7 +70,7 @@ pub struct Connection {
     pub(crate) slots: Slots,
     pub(crate) queue: SendQueue,
     pub(crate) inbound: InboundQueue,
-    pub(crate) untagged: Untagged,
+    pub(crate) assembly: Assembly,
     pub(crate) sending: Sending,
     pub(crate) events: VecDeque<Event>,
     /// Slots of Immediate Data whose event is not taken yet, in order.
@@ -149,7 +149,7 @@ impl Connection {
                 config.outbound_reads,
             ),
             inbound: InboundQueue::new(config.inbound_reads),
-            untagged: Untagged::new(),
+            assembly: Assembly::new(),
             sending: Sending::new(),
             events: VecDeque::with_capacity(events),
             immediates: VecDeque::with_capacity(config.receive_slots.into()),
@@ -289,7 +289,7 @@ impl Connection {
     pub fn handle_end(&mut self, now: Time) {
         self.now = now;
         let clean = self.incoming.between_fpdus()
-            && self.untagged.between_messages()
+            && self.assembly.between_messages()
             && self.opening.is_whole_or_unbegun();
         let error = match self.state {
             State::HalfClosed => StreamError::ClosedHere,
@@ -376,8 +376,13 @@ impl Connection {
         if self.deadline.is_none_or(|at| at > now) {
             return;
         }
-        self.end_with(StreamError::Connection {
-            source: io::ErrorKind::TimedOut.into(),
+        // Once our side is closed the peer may be as slow as it likes; it is no error.
+        self.end_with(if self.state == State::HalfClosed {
+            StreamError::ClosedHere
+        } else {
+            StreamError::Connection {
+                source: io::ErrorKind::TimedOut.into(),
+            }
         });
         self.apply(Input::Timeout);
     }
@@ -562,7 +567,8 @@ impl Connection {
     pub(crate) fn terminate(&mut self, fault: Fault, culprit: Option<&Culprit>) {
         //= rfc5044-7.1.2-responder-waits
         let told = self.initiator || self.fpdu_seen;
-        if told && self.sending.terminate.is_none() {
+        //= rfc5040-7.1-first-error
+        if told && self.state != State::Terminating {
             self.sending.terminate = Some(TerminateOctets::new(fault.cause, culprit));
         }
         self.apply(if told {

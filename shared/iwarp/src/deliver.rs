@@ -19,29 +19,32 @@ use kbtp_wire::rdmap::{
 };
 use kbtp_wire::{ByteLen, Stag, TaggedOffset};
 
-/// What is expected of the untagged queues.
+/// The messages that are half here, and what comes next.
 #[derive(Debug)]
-pub(crate) struct Untagged {
-    /// Next message of each queue.
+pub(crate) struct Assembly {
+    /// Next message of each untagged queue.
     msn: [Msn; 4],
     /// Octets of the message being put together.
     have: [u32; 4],
     /// The slot of the one of queue 0.
     slot: Option<u32>,
+    /// A tagged message is begun and not ended.
+    tagged_open: bool,
 }
 
-impl Untagged {
+impl Assembly {
     pub(crate) const fn new() -> Self {
         Self {
             msn: [Msn::FIRST; 4],
             have: [0; 4],
             slot: None,
+            tagged_open: false,
         }
     }
 
     /// Whether no message is half here.
     pub(crate) fn between_messages(&self) -> bool {
-        self.have == [0; 4] && self.slot.is_none()
+        self.have == [0; 4] && self.slot.is_none() && !self.tagged_open
     }
 
     #[cfg(test)]
@@ -299,8 +302,8 @@ impl Connection {
             let at = usize::from(queue);
             Some((
                 queue,
-                *self.untagged.msn.get(at)?,
-                *self.untagged.have.get(at)?,
+                *self.assembly.msn.get(at)?,
+                *self.assembly.have.get(at)?,
             ))
         });
         let Some((queue, msn, have)) = known else {
@@ -333,7 +336,7 @@ impl Connection {
         if opcode(header.ulp)?.queue() != Some(header.queue) {
             return Err(UNEXPECTED);
         }
-        Ok(match self.untagged.slot {
+        Ok(match self.assembly.slot {
             Some(slot) if queue == 0 => Sink::Slot { slot, at: have },
             _ => Sink::Control { queue, at: have },
         })
@@ -349,8 +352,8 @@ impl Connection {
         const { assert!(CONTROL as usize == CONTROL_LEN, "one length") };
         match queue {
             QueueNumber::SEND => {
-                if self.untagged.slot.is_none() {
-                    self.untagged.slot = Some(self.slots.take().ok_or(NO_BUFFER)?);
+                if self.assembly.slot.is_none() {
+                    self.assembly.slot = Some(self.slots.take().ok_or(NO_BUFFER)?);
                 }
                 Ok(self.max_receive)
             }
@@ -371,6 +374,7 @@ impl Connection {
             None => Ok(()),
             Some(Ok(header)) => {
                 let len = self.incoming.payload_len();
+                self.assembly.tagged_open = !header.last;
                 if opcode(header.ulp).map_err(plain)? == RdmapOpcode::ReadResponse {
                     self.deliver_read_response(&header, len);
                 }
@@ -379,7 +383,7 @@ impl Connection {
             Some(Err(header)) => {
                 let len = self.incoming.payload_len();
                 let at = usize::try_from(header.queue.0).unwrap_or(usize::MAX);
-                let Some(have) = self.untagged.have.get_mut(at) else {
+                let Some(have) = self.assembly.have.get_mut(at) else {
                     return Ok(());
                 };
                 // Checked against the buffer before.
@@ -389,7 +393,7 @@ impl Connection {
                 }
                 let len = core::mem::take(have);
                 //= rfc5041-4.3-msn
-                if let Some(msn) = self.untagged.msn.get_mut(at) {
+                if let Some(msn) = self.assembly.msn.get_mut(at) {
                     *msn = msn.next();
                 }
                 match header.queue {
@@ -441,7 +445,7 @@ impl Connection {
         len: u32,
         first: bool,
     ) -> Result<(), Fault> {
-        let Some(slot) = self.untagged.slot.take() else {
+        let Some(slot) = self.assembly.slot.take() else {
             return Ok(());
         };
         let opcode = opcode(header.ulp)?;

@@ -227,9 +227,10 @@ impl Incoming {
         }
     }
 
-    /// Drops all that is staged.
+    /// Drops all that is staged, and places nothing more.
     pub(crate) fn discard(&mut self) {
         self.staged = 0..0;
+        self.sink = Sink::Discard;
     }
 
     /// Takes up to `want` staged octets that are no FPDU: those of the startup.

@@ -391,7 +391,7 @@ fn message_sequence_numbers_wrap() {
     let mut pair = Pair::default();
     for connection in [&mut pair.a, &mut pair.b] {
         connection.sending.set_msn(Msn(u32::MAX));
-        connection.untagged.set_msn(Msn(u32::MAX));
+        connection.assembly.set_msn(Msn(u32::MAX));
     }
     let memory = region(4096);
     let stag = register(&mut pair.b, &memory, 0, ALL_ACCESS);
@@ -572,7 +572,7 @@ fn an_idle_stream_closes_at_once() {
     assert_eq!(at, Time(limits::DEFAULT_CLOSE_TIMEOUT_MS * 1_000_000));
     pair.a.handle_timeout(at);
     assert_eq!(actions(&mut pair.a), [Action::Close]);
-    assert!(pair.a.is_ended());
+    assert!(matches!(pair.a.take_error(), Some(StreamError::ClosedHere)));
 }
 
 #[test]
@@ -617,6 +617,34 @@ fn an_end_in_the_middle_of_a_message_is_an_error() {
             Some(StreamError::Protocol { reason }) if reason.contains("middle")
         ));
     }
+}
+
+#[test]
+fn an_end_in_the_middle_of_a_write_is_an_error() {
+    let config = Config {
+        max_ulpdu: 128,
+        ..Config::default()
+    };
+    let mut pair = Pair::established(&config, &config);
+    let mine = region(4096);
+    let theirs = region(4096);
+    let my_stag = register(&mut pair.a, &mine, 0, Access::LOCAL_READ);
+    let their_stag = register(&mut pair.b, &theirs, 0, ALL_ACCESS);
+    let write = WorkRequest::Write {
+        local: local(my_stag, 0, 4096),
+        remote: remote(their_stag, 0),
+        immediate: None,
+    };
+    pair.a.post(WorkId(1), &write, true).unwrap();
+    let octets = pair.wire.pull(&mut pair.a, usize::MAX, pair.now);
+    // Two whole FPDUs of it.
+    let two = 2 * (ulpdus(&octets)[0].len() + 6 + 2);
+    pair.wire.push(&mut pair.b, &octets[..two], pair.now);
+    pair.b.handle_end(pair.now);
+    assert!(matches!(
+        pair.b.take_error(),
+        Some(StreamError::Protocol { reason }) if reason.contains("middle")
+    ));
 }
 
 #[test]
