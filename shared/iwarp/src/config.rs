@@ -2,7 +2,7 @@
 
 use crate::limits;
 use kbtp_fabric::LocalError;
-use kbtp_wire::mpa::RtrKinds;
+use kbtp_wire::mpa::{MAX_MULPDU, MIN_MULPDU, RtrKinds};
 
 /// Which startup frames an initiator sends. A responder answers in the form of the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ pub struct Config {
     pub handshake: Handshake,
     /// RTR indications a responder takes.
     pub rtr: RtrKinds,
-    /// Longest ULPDU sent, 128 to 65,535 octets: see [`kbtp_wire::mpa::max_ulpdu_len`] for one that fits a segment.
+    /// Longest ULPDU sent, 128 to 64,768 octets: see [`kbtp_wire::mpa::max_ulpdu_len`] for one that fits a segment.
     pub max_ulpdu: u16,
     /// What payload is copied before it is sent.
     pub copy_first: CopyFirst,
@@ -87,7 +87,7 @@ impl Default for Config {
                 write: true,
                 read: true,
             },
-            max_ulpdu: u16::MAX,
+            max_ulpdu: MAX_MULPDU,
             copy_first: CopyFirst::ReadResponses,
             staging_len: limits::DEFAULT_STAGING_LEN,
             head_ring_len: limits::DEFAULT_HEAD_RING_LEN,
@@ -144,8 +144,8 @@ impl Config {
         within(
             "ULPDU",
             self.max_ulpdu.into(),
-            kbtp_wire::mpa::MIN_MULPDU.into(),
-            u16::MAX.into(),
+            MIN_MULPDU.into(),
+            MAX_MULPDU.into(),
         )?;
         within(
             "staging",
@@ -176,13 +176,15 @@ mod tests {
 
     #[test]
     fn each_bound_holds() {
-        let bad: [fn(&mut Config); 6] = [
+        let bad: [fn(&mut Config); 7] = [
             |c| c.send_queue = 0,
             |c| c.receive_slots = limits::MAX_RECEIVE_SLOTS + 1,
             |c| c.max_receive = 7,
             |c| c.registrations = limits::MAX_REGISTRATIONS + 1,
             |c| c.inbound_reads = limits::MAX_READ_DEPTH + 1,
+            //= test rfc5044-3-ulpdu-not-over
             |c| c.max_ulpdu = 127,
+            |c| c.max_ulpdu = 64_769,
         ];
         for change in bad {
             let mut config = Config::default();

@@ -19,6 +19,7 @@ use kbtp_fabric::{
     WorkOutcome,
 };
 use kbtp_memory::{ReadVec, Region, WriteVec};
+use kbtp_wire::mpa::ReadDepth;
 use kbtp_wire::{ByteLen, Stag, TaggedOffset};
 use std::collections::VecDeque;
 use std::io;
@@ -185,6 +186,15 @@ impl Connection {
         self.opening.private_data()
     }
 
+    /// IRD and ORD in the peer's startup frame, as it said them; `None` before it is here, or if it said none. What was
+    /// agreed on is in [`capabilities`](Self::capabilities).
+    #[must_use]
+    pub fn peer_read_depths(&self) -> Option<(ReadDepth, ReadDepth)> {
+        //= rfc6581-9.1-pass-ird-ord
+        let (_, data) = self.opening.frame()?;
+        data.map(|data| (data.ird, data.ord))
+    }
+
     /// Responder: accepts the request, with `private_data` in the reply.
     ///
     /// # Errors
@@ -240,7 +250,7 @@ impl Connection {
         self.inbound.agree(agreed.ird);
         self.outgoing.agree(agreed.crc, agreed.markers_out);
         self.incoming.agree(agreed.crc, agreed.markers_in);
-        self.sending.begin(&self.config, agreed.markers_out);
+        self.sending.begin(&self.config);
         if self.initiator {
             self.sending.rtr = agreed.rtr;
             if self.config.first_send_delay_ms > 0 {
@@ -297,7 +307,7 @@ impl Connection {
             _ if clean => StreamError::Protocol {
                 reason: "the peer closed the connection during the startup".into(),
             },
-            //= rfc5044-8-connection-lost
+            //= rfc5044-8-errors-detected
             _ => StreamError::Protocol {
                 reason: "the peer closed the stream in the middle of a message".into(),
             },
@@ -565,7 +575,7 @@ impl Connection {
 
     /// Queues a Terminate, if it may be sent.
     pub(crate) fn terminate(&mut self, fault: Fault, culprit: Option<&Culprit>) {
-        //= rfc5044-7.1.2-responder-waits
+        //= rfc5044-7.1.2-responder-first-fpdu
         let told = self.initiator || self.fpdu_seen;
         //= rfc5040-7.1-first-error
         if told && self.state != State::Terminating {

@@ -72,14 +72,14 @@ const fn protection(code: ProtectionCode, rule: &'static str) -> Fault {
 /// RDMAP version and opcode, the checks common to all segments.
 fn opcode(ulp: u8) -> Result<RdmapOpcode, Fault> {
     let control = RdmapControl::decode(ulp);
-    //= rfc5040-7.2-version
+    //= rfc5040-7.2-version-valid
     if control.version != RDMAP_VERSION {
         return Err(operation(
             OperationCode::InvalidVersion,
             "the RDMAP version is not 1",
         ));
     }
-    //= rfc5040-7.2-opcode
+    //= rfc5040-7.2-opcode-valid
     control.opcode.map_err(|_| {
         operation(
             OperationCode::UnexpectedOpcode,
@@ -134,7 +134,7 @@ impl Connection {
 
     fn end_fpdu(&mut self, right: bool) {
         if !right {
-            //= rfc5044-6-verify-first
+            //= rfc5044-6-verified-first
             self.fault(CRC_FAULT, None);
             return;
         }
@@ -204,7 +204,7 @@ impl Connection {
             ));
         }
         let len = self.incoming.payload_left;
-        //= rfc5041-5.2-zero-length-tagged
+        //= rfc5041-5.2-zero-length-unchecked
         // STag and TO of a zero-length segment are not checked.
         let place = if len == 0 {
             None
@@ -235,7 +235,7 @@ impl Connection {
         };
         match opcode(header.ulp)? {
             RdmapOpcode::Write => {
-                //= rfc5040-8.1.1-access-rights
+                //= rfc5041-8.3.1-access-rights
                 if place.is_some_and(|place| !place.access.remote_write) {
                     return Err(protection(
                         ProtectionCode::AccessRights,
@@ -278,7 +278,7 @@ impl Connection {
                 "the octets are not those the RDMA Read asked for",
             ));
         }
-        //= rfc5041-4.1-last
+        //= rfc5041-4.1-last-flag
         if header.last != (len == left) {
             return Err(operation(
                 OperationCode::Unspecified,
@@ -357,7 +357,7 @@ impl Connection {
                 }
                 Ok(self.max_receive)
             }
-            //= rfc5040-5.2.2-ird
+            //= rfc5040-6.1-ird-not-exceeded
             QueueNumber::READ_REQUEST if self.inbound.is_full() => Err(NO_BUFFER),
             QueueNumber::ATOMIC_RESPONSE => match self.queue.awaited() {
                 Some(Awaited::Atomic { .. }) => Ok(CONTROL),
@@ -428,7 +428,7 @@ impl Connection {
             left: left.saturating_sub(len),
             dropped,
         });
-        //= rfc5040-5.5-read-completion
+        //= rfc5040-5.5-read-complete-on-response
         if header.last {
             self.queue.answered(if dropped {
                 WorkOutcome::Flushed
@@ -468,7 +468,7 @@ impl Connection {
         }
         let invalidated = if invalidate {
             let stag = Stag(header.ulp_word);
-            //= rfc5040-5.3-invalidate
+            //= rfc5040-5.3-invalidate-on-delivery
             if !self.stags.peer_may_invalidate(stag) || self.end_registration(stag, false).is_err()
             {
                 return Err(protection(
@@ -480,7 +480,7 @@ impl Connection {
         } else {
             None
         };
-        //= rfc5040-5.5-send-order
+        //= rfc5040-5.5-send-delivered-in-order
         self.events.push_back(Event::Received {
             slot: ReceiveSlot(slot),
             len: ByteLen(len),
@@ -491,7 +491,7 @@ impl Connection {
     }
 
     fn deliver_immediate(&mut self, slot: u32, len: u32) -> Result<(), Fault> {
-        //= rfc7306-6.3-eight-octets
+        //= rfc7306-6.3-immediate-eight-octets
         let Some(octets) = self
             .slots
             .filled(slot, len)
@@ -545,11 +545,11 @@ impl Connection {
 
     /// The checks of RFC 5040, section 7.2, on the source of an RDMA Read.
     pub(crate) fn check_source(&self, request: &ReadRequest) -> Result<Option<Place>, Fault> {
-        //= rfc5040-5.2.1-zero-length-read
+        //= rfc5040-5.2.1-zero-read-not-validated
         if request.len.0 == 0 {
             return Ok(None);
         }
-        //= rfc5040-7.2-read-source
+        //= rfc5040-7.2-read-source-range
         let place = self
             .stags
             .find(
@@ -580,7 +580,7 @@ impl Connection {
                 "the registration is not for atomic operations",
             ));
         }
-        //= rfc7306-8.2-alignment
+        //= rfc7306-8.2-request-validated
         match self
             .stags
             .region(place.entry)

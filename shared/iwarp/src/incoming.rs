@@ -289,11 +289,11 @@ impl Incoming {
             return;
         }
         self.marker_have = 0;
-        //= rfc5044-4.3-marker-crc
+        //= rfc5044-4.3-marker-between-in-crc
         if self.sums() {
             self.crc = crc32c::update(self.crc, &self.marker);
         }
-        //= rfc5044-8-marker-mismatch
+        //= rfc5044-8-errors-detected
         let pointer = u32::from(Marker::decode(self.marker).fpdu_pointer);
         if pointer != self.from_start & 0xFFFC {
             self.verdict.get_or_insert(Fault::new(
@@ -465,7 +465,7 @@ impl Incoming {
             }
             self.field_have += run.len();
         }
-        //= rfc5044-4.4-crc-check
+        //= rfc5044-4.4-crc-verified
         Some(!self.sums() || crc_from_wire(self.field) == self.crc)
     }
 

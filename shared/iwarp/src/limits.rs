@@ -33,8 +33,8 @@ pub const MAX_STAGING_LEN: u32 = 1 << 20;
 /// the CRC has just read them, when the kernel copies them.
 pub const MAX_FRAMED_AHEAD: u64 = 192 << 10;
 
-/// Ring of framed headers, trailers and copied payload: what is framed ahead, plus one FPDU of 65,535 octets with all
-/// its Markers (66,060), rounded up to a power of two. [`MAX_FRAMED_AHEAD`] is checked before an FPDU is framed.
+/// Ring of framed headers, trailers and copied payload: what is framed ahead, plus one FPDU of 64,768 octets with all
+/// its Markers (65,288), rounded up to a power of two. [`MAX_FRAMED_AHEAD`] is checked before an FPDU is framed.
 pub const TX_RING_LEN: usize = 512 << 10;
 
 /// Pieces framed ahead: 21 large FPDUs of header, payload and trailer fill a gather list of 64 entries; the list is
@@ -54,6 +54,3 @@ pub const DEFAULT_STARTUP_TIMEOUT_MS: u64 = 10_000;
 
 /// Time for the peer to end its sending once this party has, unless configured.
 pub const DEFAULT_CLOSE_TIMEOUT_MS: u64 = 5_000;
-
-/// Longest ULPDU with Markers: FPDUPTR has 16 bits and counts up to the last Marker of an FPDU.
-pub const MAX_MARKED_ULPDU: u16 = 64_000;

@@ -90,7 +90,7 @@ impl Connection {
             match self.opening.take(octets, expected) {
                 Ok(false) => {}
                 Ok(true) => break,
-                //= rfc5044-7.1.2-improper
+                //= rfc5044-7.1.2-malformed-closes
                 Err(error) => return self.startup_fails(&error.to_string()),
             }
         }
@@ -135,7 +135,7 @@ impl Connection {
             }
             Err(disagreed) => match disagreed.code {
                 None => self.startup_fails(disagreed.rule),
-                //= rfc6581-9.1-initiator-ird
+                //= rfc6581-9.1-insufficient-ird
                 Some(code) => {
                     self.refuse_reply(frame, Fault::new(TerminateCause::Mpa(code), disagreed.rule));
                 }
@@ -149,7 +149,7 @@ impl Connection {
         let markers = frame.flags.markers;
         self.outgoing.agree(crc, markers);
         let config = self.config().clone();
-        self.sending.begin(&config, markers);
+        self.sending.begin(&config);
         self.startup = Startup::Failed;
         self.apply(Input::Reply);
         self.fault(fault, None);

@@ -191,7 +191,7 @@ impl Outgoing {
     }
 
     fn checksum(&self, crc: u32, octets: &[u8]) -> u32 {
-        //= rfc5044-4.4-crc
+        //= rfc5044-4.4-crc32c
         if self.crc {
             crc32c::update(crc, octets)
         } else {
@@ -372,7 +372,7 @@ impl MarkedWriter<'_> {
         self.crc = self.out.take_in(self.crc, &marker);
         self.clock = self.clock.advanced(4);
         if self.started {
-            // MAX_MARKED_ULPDU keeps every FPDU within 16 bits.
+            // MAX_MULPDU keeps every FPDU within 16 bits.
             self.from_start = self.from_start.saturating_add(4);
         }
     }

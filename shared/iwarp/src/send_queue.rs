@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn work_completes_in_the_order_it_was_posted() {
-        //= test rfc5040-5.5-completion-order
+        //= test rfc5040-5.5-completed-in-order
         let mut queue = SendQueue::new(4, 64, 2);
         queue.push(WorkId(1), true, read());
         let work = send(&mut queue, b"abc");

@@ -149,9 +149,9 @@ pub(crate) fn reply(
     rejected: bool,
 ) -> Option<(FrameOctets, Agreed)> {
     let mut agreed = Agreed {
-        //= rfc5044-7.1.1-c
+        //= rfc5044-7.1.1-c-bit
         crc: config.crc || frame.flags.crc,
-        //= rfc5044-7.1.1-m
+        //= rfc5044-7.1.1-m-bit
         markers_out: frame.flags.markers,
         markers_in: config.markers,
         ord: config.outbound_reads,
@@ -202,7 +202,7 @@ pub(crate) fn reply(
         markers: config.markers,
         crc: agreed.crc,
         rejected,
-        //= rfc6581-10-enhanced-answer
+        //= rfc6581-10-answer-in-kind
         enhanced: answer.is_some(),
     };
     let octets = FrameOctets::new(FrameKind::Reply, flags, frame.revision, answer, private)?;
@@ -232,11 +232,11 @@ pub(crate) fn conclude(
         (false, _) => return Err(wrong("the reply has a form that was not asked for")),
         (true, None) => return Err(wrong("the reply to an enhanced request is not enhanced")),
     };
-    //= rfc6581-9.1-initiator-ord
+    //= rfc6581-9.1-initiator-adjusts
     if let Some(ird) = data.ird.negotiated() {
         agreed.ord = agreed.ord.min(ird);
     }
-    //= rfc6581-9.1-initiator-ird
+    //= rfc6581-9.1-insufficient-ird
     if let Some(ord) = data.ord.negotiated() {
         if ord > config.inbound_reads {
             return Err(Disagreed {
@@ -247,7 +247,7 @@ pub(crate) fn conclude(
         agreed.ird = ord;
     }
     if let Handshake::PeerToPeer(mine) = config.handshake {
-        //= rfc6581-9.2-rtr
+        //= rfc6581-9.2-rtr-generated
         let theirs = data.peer_to_peer.unwrap_or_default();
         agreed.rtr = Some(if mine.write && theirs.write {
             Rtr::Write
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_form_of_the_reply_follows_the_request() {
-        //= test rfc6581-10-enhanced-answer
+        //= test rfc6581-10-answer-in-kind
         let config = Config {
             handshake: Handshake::Original,
             ..Config::default()
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn too_many_reads_for_the_initiator_is_insufficient_ird() {
-        //= test rfc6581-9.1-initiator-ird
+        //= test rfc6581-9.1-insufficient-ird
         let config = Config {
             inbound_reads: 4,
             ..Config::default()
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn no_common_rtr_is_said() {
-        //= test rfc6581-9.2-rtr
+        //= test rfc6581-9.2-rtr-generated
         let config = Config {
             handshake: Handshake::PeerToPeer(RtrKinds {
                 write: true,
@@ -406,10 +406,10 @@ mod tests {
             crc in any::<[bool; 2]>(), markers in any::<[bool; 2]>(),
             depths in any::<[u8; 4]>(), original in any::<bool>(),
         ) {
-            //= test rfc5044-7.1.1-c
-            //= test rfc5044-7.1.1-m
+            //= test rfc5044-7.1.1-c-bit
+            //= test rfc5044-7.1.1-m-bit
             //= test rfc6581-9.1-responder-ord
-            //= test rfc6581-9.1-initiator-ord
+            //= test rfc6581-9.1-initiator-adjusts
             let side = |n: usize| Config {
                 crc: crc[n],
                 markers: markers[n],

@@ -45,7 +45,7 @@ pub(crate) struct TerminateOctets {
 impl TerminateOctets {
     /// The header that tells the peer of `cause` in `culprit`.
     pub(crate) fn new(cause: TerminateCause, culprit: Option<&Culprit>) -> Self {
-        //= rfc5040-4.8-included-headers
+        //= rfc5040-4.8-terminated-headers
         // Figure 10: which headers go with which error.
         let (ddp, rdmap) = match cause {
             TerminateCause::RdmapCatastrophic
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn headers_go_with_the_errors_of_figure_10() {
-        //= test rfc5040-4.8-included-headers
+        //= test rfc5040-4.8-terminated-headers
         let len = |cause, read| {
             TerminateOctets::new(cause, Some(&culprit(read)))
                 .as_slice()

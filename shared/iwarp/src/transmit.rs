@@ -6,7 +6,6 @@
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::inbound::Inbound;
-use crate::limits::MAX_MARKED_ULPDU;
 use crate::outgoing::{Fpdu, Payload};
 use crate::send_queue::{Awaited, Local, Work};
 use crate::stags::Place;
@@ -77,12 +76,8 @@ impl Sending {
         }
     }
 
-    pub(crate) fn begin(&mut self, config: &Config, markers: bool) {
-        self.max_ulpdu = if markers {
-            config.max_ulpdu.min(MAX_MARKED_ULPDU)
-        } else {
-            config.max_ulpdu
-        };
+    pub(crate) const fn begin(&mut self, config: &Config) {
+        self.max_ulpdu = config.max_ulpdu;
     }
 
     #[cfg(test)]
@@ -149,7 +144,7 @@ impl Connection {
         if self.deaf {
             return self.sending.terminate.is_some();
         }
-        //= rfc5044-7.1.2-responder-waits
+        //= rfc5044-7.1.2-responder-first-fpdu
         (self.initiator || self.fpdu_seen) && self.sending.not_before.is_none() && self.has_work()
     }
 
@@ -165,7 +160,7 @@ impl Connection {
     fn posted_can_go(&self) -> bool {
         match self.queue.upcoming() {
             None => false,
-            //= rfc5040-6.1-ord
+            //= rfc5040-6.1-ord-not-exceeded
             Some(Work::Read { .. } | Work::Atomic { .. }) => {
                 self.queue.awaiting() < usize::from(self.ord)
             }
@@ -226,7 +221,7 @@ impl Connection {
             payload: None,
         });
         // Nothing follows a Terminate.
-        //= rfc5040-5.4-last
+        //= rfc5040-5.4-nothing-after-terminate
         self.deaf = true;
     }
 
@@ -616,7 +611,7 @@ impl Connection {
             return Ok(0);
         };
         //= rfc7306-5.1.1-native-order
-        //= rfc7306-5.3-atomicity
+        //= rfc7306-5.3-atomic-across-streams
         let change = |value| match request.operation {
             AtomicOperation::FetchAdd { add, mask } => fetch_add(value, add, mask),
             AtomicOperation::CmpSwap {

@@ -91,7 +91,7 @@ fn a_send_has_head_and_tail() {
 
 #[test]
 fn a_send_with_invalidate_ends_the_stag() {
-    //= test rfc5040-5.3-invalidate
+    //= test rfc5040-5.3-invalidate-on-delivery
     let mut pair = Pair::default();
     let memory = region(4096);
     let stag = register(&mut pair.b, &memory, 0, ALL_ACCESS);
@@ -173,7 +173,7 @@ fn writes_and_reads_of_all_sizes_arrive() {
 #[test]
 fn atomics_act_on_native_words_in_order() {
     //= test rfc7306-5.1.1-native-order
-    //= test rfc7306-5.2.2-order
+    //= test rfc7306-5.2.2-responses-in-order
     let mut pair = Pair::default();
     let memory = region(4096);
     let word = memory.u64_at(16).unwrap();
@@ -209,7 +209,7 @@ fn atomics_act_on_native_words_in_order() {
 
 #[test]
 fn immediate_data_follows_its_write() {
-    //= test rfc7306-6.3-eight-octets
+    //= test rfc7306-6.3-immediate-eight-octets
     let mut pair = Pair::default();
     let mine = region(4096);
     let theirs = region(4096);
@@ -263,7 +263,7 @@ fn immediates_hold_a_slot_until_they_are_taken() {
 
 #[test]
 fn completions_come_in_the_order_of_posting() {
-    //= test rfc5040-5.5-completion-order
+    //= test rfc5040-5.5-completed-in-order
     let mut pair = Pair::default();
     let mine = region(4096);
     let theirs = region(4096);
@@ -290,7 +290,7 @@ fn completions_come_in_the_order_of_posting() {
 
 #[test]
 fn no_more_reads_are_out_than_agreed() {
-    //= test rfc5040-6.1-ord
+    //= test rfc5040-6.1-ord-not-exceeded
     let b = Config {
         inbound_reads: 2,
         ..Config::default()
@@ -605,7 +605,7 @@ fn a_broken_connection_is_the_end() {
 
 #[test]
 fn an_end_in_the_middle_of_a_message_is_an_error() {
-    //= test rfc5044-8-connection-lost
+    //= test rfc5044-8-errors-detected
     for keep in [1, 19, 40] {
         let mut pair = Pair::default();
         pair.a.post(WorkId(1), &send(&[7; 64]), true).unwrap();

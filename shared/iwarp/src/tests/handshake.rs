@@ -46,7 +46,7 @@ fn the_request_waits_for_its_answer() {
 
 #[test]
 fn a_rejection_carries_private_data() {
-    //= test rfc5044-7.1.2-reject
+    //= test rfc5044-7.1.2-rejected
     let mut pair = Pair::new(&Config::default(), &Config::default());
     pair.settle();
     pair.b.reject(b"no", pair.now).unwrap();
@@ -74,6 +74,13 @@ fn depths_are_those_of_the_scarcer_side() {
         ..Config::default()
     };
     let pair = Pair::established(&a, &b);
+    //= test rfc6581-9.1-pass-ird-ord
+    let said = |c: &Connection| {
+        let (ird, ord) = c.peer_read_depths().unwrap();
+        (ird.negotiated(), ord.negotiated())
+    };
+    assert_eq!(said(&pair.a), (Some(7), Some(3)));
+    assert_eq!(said(&pair.b), (Some(3), Some(10)));
     let caps = |c: &Connection| {
         let caps = c.capabilities();
         (caps.outbound_reads, caps.inbound_reads)
@@ -85,7 +92,7 @@ fn depths_are_those_of_the_scarcer_side() {
 #[test]
 fn each_rtr_indication_opens_the_responder() {
     //= test rfc6581-9.2-rtr-send
-    //= test rfc5044-7.1.2-responder-waits
+    //= test rfc5044-7.1.2-responder-first-fpdu
     let none = RtrKinds::default();
     for kinds in [
         RtrKinds { send: true, ..none },
@@ -114,7 +121,7 @@ fn each_rtr_indication_opens_the_responder() {
 
 #[test]
 fn a_responder_is_silent_until_it_was_spoken_to() {
-    //= test rfc5044-7.1.2-responder-waits
+    //= test rfc5044-7.1.2-responder-first-fpdu
     let mut pair = Pair::default();
     pair.b.post(WorkId(1), &SEND, true).unwrap();
     pair.settle();
@@ -127,7 +134,7 @@ fn a_responder_is_silent_until_it_was_spoken_to() {
 
 #[test]
 fn no_common_rtr_is_told_with_a_terminate() {
-    //= test rfc6581-9.2-rtr
+    //= test rfc6581-9.2-rtr-generated
     let write = RtrKinds {
         write: true,
         ..RtrKinds::default()
@@ -157,7 +164,7 @@ fn no_common_rtr_is_told_with_a_terminate() {
 
 #[test]
 fn frames_that_are_no_startup_close_the_connection() {
-    //= test rfc5044-7.1.2-improper
+    //= test rfc5044-7.1.2-malformed-closes
     let mut bad = Vec::new();
     bad.push(b"GET / HTTP/1.1\r\n\r\n..".to_vec());
     let mut frame = b"MPA ID Rep Frame".to_vec();
@@ -249,7 +256,7 @@ fn a_peer_that_hangs_up_during_the_startup_is_an_error() {
 
 #[test]
 fn crcs_are_off_only_if_both_say_so() {
-    //= test rfc5044-4.4-crc
+    //= test rfc5044-4.4-crc-if-either
     let on = Config::default();
     let off = Config {
         crc: false,

@@ -1,6 +1,8 @@
 //! Two connections with the octets between them in the test's hands, and a peer that says whatever the test wants.
 
 mod errors;
+mod errors_rdmap;
+mod figures;
 mod flow;
 mod handshake;
 mod random;

@@ -260,7 +260,7 @@ fn configs() -> impl Strategy<Value = Config> {
     (
         any::<bool>(),
         any::<bool>(),
-        prop_oneof![Just(128), Just(1454), Just(u16::MAX), 128_u16..u16::MAX],
+        prop_oneof![Just(128), Just(1454), Just(64_768), 128_u16..=64_768],
         prop_oneof![Just(512), Just(16_384)],
         prop_oneof![
             Just(CopyFirst::Nothing),

@@ -12,8 +12,12 @@ pub const CRC_LEN: usize = 4;
 pub const FPDU_OVERHEAD: usize = LENGTH_LEN + CRC_LEN;
 /// Longest ULPDU: its length has 16 bits.
 pub const MAX_ULPDU_LEN: u16 = u16::MAX;
-/// No sender is made to use a MULPDU below this (RFC 5044, section 4.5).
+/// No sender is made to use a MULPDU below this (RFC 5044, sections 3 and 4.5).
 pub const MIN_MULPDU: u16 = 128;
+/// No sender makes a ULPDU longer than this: with all its Markers it fits the largest IP datagram (RFC 5044,
+/// section 3). A receiver takes what the length field can say.
+//= rfc5044-3-mulpdu-range
+pub const MAX_MULPDU: u16 = 64_768;
 
 /// Octets of pad after a ULPDU of `ulpdu_len`: the FPDU is a multiple of four long.
 #[inline]
@@ -31,7 +35,7 @@ pub const fn fpdu_len(ulpdu_len: u16) -> usize {
 }
 
 /// MULPDU: the longest ULPDU whose FPDU fits in a segment of `emss` octets (RFC 5044, section 4.5), but never below
-/// [`MIN_MULPDU`].
+/// [`MIN_MULPDU`] nor above [`MAX_MULPDU`].
 #[must_use]
 pub const fn max_ulpdu_len(emss: u32, markers: bool) -> u16 {
     let marker_octets = if markers {
@@ -43,8 +47,8 @@ pub const fn max_ulpdu_len(emss: u32, markers: bool) -> u16 {
     let len = emss.saturating_sub(6 + marker_octets + emss % 4);
     if len < MIN_MULPDU as u32 {
         MIN_MULPDU
-    } else if len > MAX_ULPDU_LEN as u32 {
-        MAX_ULPDU_LEN
+    } else if len > MAX_MULPDU as u32 {
+        MAX_MULPDU
     } else {
         let [_, _, hi, lo] = len.to_be_bytes();
         u16::from_be_bytes([hi, lo])
@@ -87,7 +91,8 @@ mod tests {
         assert_eq!(max_ulpdu_len(1460, true), 1460 - (6 + 4 * 3));
         assert_eq!(max_ulpdu_len(1447, false), 1447 - (6 + 3));
         assert_eq!(max_ulpdu_len(100, true), 128);
-        assert_eq!(max_ulpdu_len(u32::MAX, true), u16::MAX);
+        //= test rfc5044-3-mulpdu-range
+        assert_eq!(max_ulpdu_len(u32::MAX, true), 64_768);
     }
 
     #[test]

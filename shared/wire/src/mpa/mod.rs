@@ -7,8 +7,8 @@ mod startup;
 
 pub use enhanced::{EnhancedData, ReadDepth, RtrKinds};
 pub use fpdu::{
-    CRC_LEN, FPDU_OVERHEAD, LENGTH_LEN, MAX_ULPDU_LEN, MIN_MULPDU, crc_from_wire, crc_to_wire,
-    fpdu_len, max_ulpdu_len, pad_len,
+    CRC_LEN, FPDU_OVERHEAD, LENGTH_LEN, MAX_MULPDU, MAX_ULPDU_LEN, MIN_MULPDU, crc_from_wire,
+    crc_to_wire, fpdu_len, max_ulpdu_len, pad_len,
 };
 pub use marker::{MARKER_INTERVAL, MARKER_LEN, Marker, MarkerClock};
 pub use startup::{
