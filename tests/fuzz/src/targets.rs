@@ -3,6 +3,7 @@
 mod iwarp;
 mod kbtp;
 mod session;
+mod stream;
 
 /// A parser under test.
 #[derive(Clone, Copy, Debug)]
@@ -76,5 +77,10 @@ pub const TARGETS: &[Target] = &[
         name: "target_session",
         run: session::target_session,
         cost: 200,
+    },
+    Target {
+        name: "rdmap_stream",
+        run: stream::rdmap_stream,
+        cost: 50,
     },
 ];

@@ -104,5 +104,6 @@ mod tests {
         ddp_segment
         rdmap_terminate
         target_session
+        rdmap_stream
     }
 }
