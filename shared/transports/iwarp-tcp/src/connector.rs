@@ -77,7 +77,8 @@ enum State {
 }
 
 /// One attempt to set up a stream, step by step: [`progress`](Self::progress) when the descriptor is ready or the time
-/// has come. [`connect`] does it all in one call.
+/// has come. The startup has its own limit of time, TCP's own attempt the user time-out of
+/// [`TcpOptions`](crate::TcpOptions); drop it to give up sooner. [`connect`] does it all in one call.
 #[derive(Debug)]
 pub struct Connector {
     state: State,

@@ -71,7 +71,8 @@ pub enum Answer {
 /// A stream whose startup is done. It can be handed to another thread.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The stream.
+    /// The stream. What the peer sent right behind the startup may be in it already: take its events before waiting
+    /// for its descriptor.
     pub stream: TcpRdmaStream,
     /// Private Data of the peer's request.
     pub request_data: Box<[u8]>,

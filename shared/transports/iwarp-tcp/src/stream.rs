@@ -79,6 +79,8 @@ pub struct TcpRdmaStream {
     /// Why sending failed: reported once what the peer sent before has been read, a Terminate perhaps.
     broken: Option<io::Error>,
     traffic: Traffic,
+    /// The peer has ended its sending: there is nothing more to read, though the descriptor stays readable.
+    heard_end: bool,
     ended: bool,
     reset: bool,
 }
@@ -136,6 +138,7 @@ impl TcpRdmaStream {
                 sends: 0,
                 receives: 0,
             },
+            heard_end: false,
             ended: false,
             reset: false,
         }
@@ -207,8 +210,15 @@ impl TcpRdmaStream {
         }
     }
 
+    const fn reads(&self) -> bool {
+        !self.ended && !self.heard_end && self.core.wants_read()
+    }
+
     /// One receive to where the core wants it.
     fn receive_once(&mut self, now: Time) -> Moved {
+        if !self.reads() {
+            return Moved::Nothing;
+        }
         let mut scatter = self.core.recv_vec();
         let wanted = scatter.octets();
         if wanted == 0 {
@@ -217,6 +227,7 @@ impl TcpRdmaStream {
         let received = scatter.read_from(self.socket.as_fd());
         match received {
             Ok(0) => {
+                self.heard_end = true;
                 // Only a broken pipe may be the mere echo of the peer's end; a reset or a time-out reads as an end
                 // too once a send has reported it.
                 let echo = self
@@ -283,10 +294,9 @@ impl TcpRdmaStream {
         }
     }
 
-    /// Where the core wants nothing read, a broken connection would go unnoticed while epoll reports it again and
-    /// again.
+    /// Where nothing is read, a broken connection would go unnoticed while epoll reports it again and again.
     fn notice_failure(&mut self) {
-        if self.ended || self.core.wants_read() {
+        if self.ended || self.reads() {
             return;
         }
         if let Ok(Some(error)) | Err(error) = self.socket.take_error() {
@@ -379,7 +389,7 @@ impl Stream for TcpRdmaStream {
 
     fn readiness(&self) -> Readiness {
         Readiness {
-            read: !self.ended && self.core.wants_read(),
+            read: self.reads(),
             write: !self.ended && self.core.wants_write(),
             at: self.core.next_timeout(),
         }

@@ -1,8 +1,9 @@
 //! Octets that are not what they should be.
 
 use super::{End, Patience, V4, accept_all, addr, listen};
+use kbtp_fabric::Stream as _;
 use kbtp_fabric::{StreamError, Time, WorkOutcome, WorkRequest};
-use kbtp_iwarp_tcp::{ConnectOptions, Connector, StreamOptions};
+use kbtp_iwarp_tcp::{ConnectOptions, Connector, Interest, Poller, Spin, StreamOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
@@ -200,4 +201,68 @@ fn octets_come_in_any_pieces() {
     }
     assert_eq!(got, [b"piecemeal"]);
     assert!(super::octets(&b.region, 1000, 700) == data);
+}
+
+/// A zero-length RDMA Write: the shortest FPDU of a peer that has nothing to say.
+fn empty_write() -> Vec<u8> {
+    let mut fpdu = vec![0, 14, 0xC1, 0x40];
+    fpdu.resize(16, 0);
+    let crc = kbtp_memory::crc32c::crc32c(&fpdu);
+    fpdu.extend(crc.to_le_bytes());
+    fpdu
+}
+
+#[test]
+fn a_peer_that_breaks_the_rules_and_takes_no_terminate_keeps_nobody_busy() {
+    let mut options = StreamOptions::default();
+    options.rdma.close_timeout_ms = 300;
+    let mut listener = listen(V4, options);
+    let mut peer = TcpStream::connect(listener.local_addr()).unwrap();
+    peer.write_all(b"MPA ID Req Frame\x50\x02\x00\x04\x00\x08\x00\x08")
+        .unwrap();
+    let mut b = End::new(super::accept(&mut listener).stream, 32 << 20);
+    peer.write_all(&empty_write()).unwrap();
+    let write = WorkRequest::Write {
+        local: b.local(0, 32 << 20),
+        remote: b.remote(0),
+        immediate: None,
+    };
+    b.post(1, &write);
+    // More than the sockets hold, and the peer takes none of it.
+    let patience = Patience::new();
+    let mut quiet = 0;
+    while quiet < 1000 || b.stream.traffic().sent_octets < 1000 {
+        quiet = if b.progress(patience.now()) {
+            0
+        } else {
+            quiet + 1
+        };
+    }
+    let mut wrong = empty_write();
+    wrong[19] ^= 1;
+    peer.write_all(&wrong).unwrap();
+    peer.shutdown(Shutdown::Write).unwrap();
+    let mut poller = Poller::new(Spin::Off).unwrap();
+    poller
+        .add(b.stream.descriptor(), 1, Interest::READ)
+        .unwrap();
+    let mut waits = 0;
+    while b.error.is_none() {
+        let readiness = b.stream.readiness();
+        poller
+            .modify(b.stream.descriptor(), 1, readiness.into())
+            .unwrap();
+        let until = readiness.at.unwrap_or(patience.end);
+        let now = poller.wait(Some(until)).unwrap();
+        assert!(now < patience.end);
+        b.progress(now);
+        waits += 1;
+    }
+    assert!(
+        matches!(b.error, Some(StreamError::Protocol { .. })),
+        "{:?}",
+        b.error
+    );
+    assert_eq!(b.outcome(1), Some(WorkOutcome::Flushed));
+    assert!(waits < 20, "woken {waits} times for nothing");
 }
