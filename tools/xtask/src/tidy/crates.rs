@@ -15,9 +15,10 @@ const LAYERS: &[(&str, u8)] = &[
     ("kbtp-core", 3),
     ("kbtp-control", 3),
     ("kbtp-iwarp-tcp", 4),
-    ("kbtp-target", 5),
     ("kbtp-agent", 5),
     ("kbtp-initiator", 5),
+    // A target on its own (`--standalone`) runs an agent in its process.
+    ("kbtp-target", 6),
 ];
 
 const TOP: u8 = 9;
