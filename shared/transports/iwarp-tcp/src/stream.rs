@@ -79,8 +79,6 @@ pub struct TcpRdmaStream {
     /// Why sending failed: reported once what the peer sent before has been read, a Terminate perhaps.
     broken: Option<io::Error>,
     traffic: Traffic,
-    /// The peer has ended its sending: there is nothing more to read, though the descriptor stays readable.
-    heard_end: bool,
     ended: bool,
     reset: bool,
 }
@@ -138,7 +136,6 @@ impl TcpRdmaStream {
                 sends: 0,
                 receives: 0,
             },
-            heard_end: false,
             ended: false,
             reset: false,
         }
@@ -211,7 +208,7 @@ impl TcpRdmaStream {
     }
 
     const fn reads(&self) -> bool {
-        !self.ended && !self.heard_end && self.core.wants_read()
+        !self.ended && self.core.wants_read()
     }
 
     /// One receive to where the core wants it.
@@ -227,7 +224,6 @@ impl TcpRdmaStream {
         let received = scatter.read_from(self.socket.as_fd());
         match received {
             Ok(0) => {
-                self.heard_end = true;
                 // Only a broken pipe may be the mere echo of the peer's end; a reset or a time-out reads as an end
                 // too once a send has reported it.
                 let echo = self
