@@ -59,7 +59,7 @@ pub const PARK_RETRY_NS: u64 = 20_000;
 /// How often a partition that cannot be dissolved yet, or an abandoned ticket whose block has not come, is looked at.
 pub const SETTLE_RETRY_MS: u64 = 10;
 
-/// Deferred slot writes kept without growing the list; it grows up to the number of blocks.
+/// Deferred slot writes of the shared ring kept without growing the list; each list grows up to its ring's blocks.
 pub const DEFERRED_RESERVE: usize = 256;
 
 /// Longest HELLO, in octets: the body, a tenant's name, the proof, and room for the TLVs of extensions.

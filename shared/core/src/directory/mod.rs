@@ -11,8 +11,6 @@
 mod extents;
 mod grant;
 mod tenants;
-#[cfg(test)]
-mod tests;
 mod types;
 
 pub(crate) use grant::{Allotment, Opened, Opening};

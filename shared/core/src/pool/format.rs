@@ -9,7 +9,7 @@ use super::region_words::BlockWord;
 use super::ring::Deferred;
 use super::{ANYBODY, Contents, Home, Pool, PoolError};
 use crate::geometry::{BLOCK_WORDS_LEN, Layout, SLOT_LEN};
-use crate::limits::{PARTITIONS_MAX, RANGE_RECORD_LEN, RANGES_MAX};
+use crate::limits::{DEFERRED_RESERVE, PARTITIONS_MAX, RANGE_RECORD_LEN, RANGES_MAX};
 use crate::sync::Mutex;
 use crate::{BlockIndex, Geometry};
 use kbtp_memory::{Region, crc32c};
@@ -88,7 +88,7 @@ impl Pool {
             instance,
             meta,
             blocks,
-            deferred: Deferred::new(AtomicU32::new(0)),
+            deferred: Deferred::new(AtomicU32::new(0), DEFERRED_RESERVE),
             partitions: (0..PARTITIONS_MAX).map(|_| Partition::default()).collect(),
             orphans: Mutex::new(Vec::new()),
             orphan_count: AtomicU32::new(0),

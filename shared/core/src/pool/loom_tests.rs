@@ -49,7 +49,7 @@ fn two_blocks() -> Arc<Memory> {
         head: AtomicU64::new(0),
         tail: AtomicU64::new(0),
         words: std::array::from_fn(|_| AtomicU32::new(0)),
-        deferred: Deferred::new(AtomicU32::new(0)),
+        deferred: Deferred::new(AtomicU32::new(0), 0),
     };
     ring(&memory).format((1..=2).map(|b| BlockOffset(b << 12)));
     Arc::new(memory)

@@ -42,7 +42,7 @@ impl Default for Partition {
             first: AtomicU32::new(0),
             blocks: AtomicU32::new(0),
             unmasked: AtomicU32::new(0),
-            deferred: Deferred::new(AtomicU32::new(0)),
+            deferred: Deferred::new(AtomicU32::new(0), 0),
             in_transit: AtomicU32::new(0),
         }
     }

@@ -9,7 +9,6 @@
 //! passes Tail), so that a block is missing only as long as a free is in progress. And a free writes its slot only
 //! when it is its turn: a slot that is merely empty may be owed to an earlier deferred free (docs/adr/0010).
 
-use crate::limits::DEFERRED_RESERVE;
 use crate::sync::{Mutex, Word32, Word64, fence};
 use kbtp_wire::{AtomicForm, BlockOffset, RingCounter, RingOrder, RingSlot, Ticket};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -42,10 +41,10 @@ pub(crate) struct Deferred<U32> {
 }
 
 impl<U32: Word32> Deferred<U32> {
-    pub(crate) fn new(len: U32) -> Self {
+    pub(crate) fn new(len: U32, reserve: usize) -> Self {
         Self {
             len,
-            list: Mutex::new(Vec::with_capacity(DEFERRED_RESERVE)),
+            list: Mutex::new(Vec::with_capacity(reserve)),
         }
     }
 

@@ -51,7 +51,7 @@ impl Fixture {
         let order = RingOrder::new(n).unwrap();
         let fixture = Self {
             memory: Small::new(order),
-            deferred: Deferred::new(AtomicU32::new(0)),
+            deferred: Deferred::new(AtomicU32::new(0), 0),
             order,
             form,
         };

@@ -1,0 +1,6 @@
+mod admission;
+mod direct;
+mod oracle;
+mod order;
+mod requests;
+mod rig;
