@@ -331,20 +331,21 @@ impl<D: Dial> Client<D> {
         after(self.clock.now(), timeout.or(self.options.timeout))
     }
 
-    /// Moves everything as far as it goes without waiting, and takes what ended.
-    pub(crate) fn pump(&mut self) {
+    /// Moves everything as far as it goes without waiting, and takes what ended; whether there is more to move.
+    pub(crate) fn pump(&mut self) -> bool {
         let now = self.clock.now();
         self.returned
             .invalidate(&mut self.link.stream, self.link.epoch);
-        self.link.pump(now);
+        let more = self.link.pump(now);
         self.settle();
+        more
     }
 
     /// As [`pump`](Self::pump); waits for something to happen, until `until` at most, if nothing has ended.
     pub(crate) fn turn(&mut self, until: Time) -> Result<(), ClientError> {
         let before = self.table.ended();
-        self.pump();
-        if self.table.ended() != before || self.link.ended().is_some() {
+        let more = self.pump();
+        if more || self.table.ended() != before || self.link.ended().is_some() {
             return Ok(());
         }
         watch(&self.poller, &mut self.watched, &self.link)?;
@@ -419,14 +420,17 @@ fn open<D: Dial>(
     )
     .map_err(|error| error.at(&options.address))?;
     loop {
-        link.pump(poller.clock().now());
+        let more = link.pump(poller.clock().now());
         if let Some(terms) = link.initiator.terms() {
             let terms = *terms;
             return Ok((link, terms));
         }
-        if let Some(ended) = link.ended().cloned() {
+        if link.ended().is_some() {
             forget(poller, watched, &link);
-            return Err(not_set_up(ended, &options.address));
+            return Err(not_set_up(link, &options.address));
+        }
+        if more {
+            continue;
         }
         watch(poller, watched, &link)?;
         poller.wait(link.wake_at()).map_err(no_poller)?;
@@ -457,15 +461,19 @@ fn forget<S: Stream>(poller: &Poller, watched: &mut Option<Interest>, link: &Lin
     }
 }
 
-fn not_set_up(ended: Arc<Ended>, address: &str) -> ClientError {
+/// Why a session was not set up over `link`.
+fn not_set_up<S: Stream>(link: Link<S>, address: &str) -> ClientError {
     let address = address.to_owned();
-    match Arc::try_unwrap(ended) {
-        Ok(Ended::Session(source)) => ClientError::Session { address, source },
-        Ok(Ended::Stream(source)) => ClientError::Stream { address, source },
-        Ok(other) => ClientError::NotConnected {
+    match link.into_ended().map(Arc::try_unwrap) {
+        Some(Ok(Ended::Session(source))) => ClientError::Session { address, source },
+        Some(Ok(Ended::Stream(source))) => ClientError::Stream { address, source },
+        Some(Ok(other)) => ClientError::NotConnected {
             cause: Arc::new(other),
         },
-        Err(cause) => ClientError::NotConnected { cause },
+        Some(Err(cause)) => ClientError::NotConnected { cause },
+        None => ClientError::NotConnected {
+            cause: Arc::new(Ended::Closed),
+        },
     }
 }
 

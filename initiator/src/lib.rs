@@ -9,6 +9,8 @@ mod batch;
 mod buffer;
 mod cache;
 mod client;
+#[cfg(test)]
+mod client_tests;
 mod dial;
 mod entropy;
 mod error;
@@ -16,6 +18,8 @@ pub mod limits;
 mod link;
 mod ops;
 mod options;
+#[cfg(test)]
+mod testing;
 
 pub use batch::{FreeItem, LoadItem, StoreItem};
 pub use buffer::Buffer;

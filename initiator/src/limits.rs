@@ -28,3 +28,7 @@ pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Keys of a [`BlockCache`](crate::BlockCache) at most: what a 32-bit index with a spare value can name, and more than a
 /// pool has blocks.
 pub const CACHE_ENTRIES: u64 = 1 << 31;
+
+/// Rounds of posting and taking events before the clock is read again: a transport that answers at once (in memory)
+/// must not hold deadlines up, and one round is all that a network needs.
+pub const STEPS_PER_PUMP: u32 = 16;

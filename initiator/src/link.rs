@@ -1,6 +1,7 @@
 //! One connection: a stream and the initiator of its session, moved together.
 
 use crate::error::{ClientError, Ended};
+use crate::limits::STEPS_PER_PUMP;
 use kbtp_core::initiator::{Initiator, Scratch, Settings};
 use kbtp_fabric::{Access, CloseReason, Event, PostError, Readiness, Stream, StreamError, Time};
 use kbtp_memory::{PageOptions, Region};
@@ -55,21 +56,20 @@ impl<S: Stream> Link<S> {
         self.ended.as_ref()
     }
 
-    /// Moves everything as far as it goes without waiting.
-    pub(crate) fn pump(&mut self, now: Time) {
-        while self.ended.is_none() {
-            let moved = match self.step(now) {
-                Ok(moved) => moved,
-                Err(ended) => {
-                    self.end(ended);
-                    return;
-                }
-            };
-            // What the events asked for goes out at once; a full send queue waits for the stream to move.
-            if !moved || self.initiator.work().is_none() {
-                return;
+    /// Moves everything as far as it goes without waiting; whether it stopped before that, to look at the clock.
+    pub(crate) fn pump(&mut self, now: Time) -> bool {
+        for _ in 0..STEPS_PER_PUMP {
+            if self.ended.is_some() {
+                return false;
+            }
+            match self.step(now) {
+                // What the events asked for goes out at once; a full send queue waits for the stream to move.
+                Ok(moved) if moved && self.initiator.work().is_some() => {}
+                Ok(_) => return false,
+                Err(ended) => self.end(ended),
             }
         }
+        true
     }
 
     /// Posts, moves, takes events and the time, once.
@@ -115,6 +115,11 @@ impl<S: Stream> Link<S> {
             }
         }
         Ok(any)
+    }
+
+    /// How it ended, for its owner to keep.
+    pub(crate) fn into_ended(self) -> Option<Arc<Ended>> {
+        self.ended
     }
 
     /// Ends it: what is in flight is lost.

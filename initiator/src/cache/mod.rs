@@ -1,6 +1,8 @@
 //! A cache of blocks by key: which handle holds what is known in this process alone.
 
 mod index;
+#[cfg(test)]
+mod tests;
 
 use crate::buffer::Buffer;
 use crate::client::{Client, Resumed};
