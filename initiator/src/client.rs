@@ -8,6 +8,7 @@ use crate::limits;
 use crate::link::Link;
 use crate::ops::Table;
 use crate::options::{Options, Reconnect};
+use crate::tcp::Tcp;
 use kbtp_core::initiator::{Terms, Usage};
 use kbtp_fabric::{Stream, Time};
 use kbtp_iwarp_tcp::{Clock, Interest, Poller};
@@ -46,7 +47,7 @@ impl Resumed {
 /// The thread that calls drives the connection itself: there is no other thread, so that a load costs one round trip
 /// and no hand-over. A waiting call looks for its answer a bounded time, then sleeps (see [`Options::spin`]). After
 /// set-up, operations allocate nothing.
-pub struct Client<D: Dial> {
+pub struct Client<D: Dial = Tcp> {
     pub(crate) options: Options,
     dial: D,
     id: InitiatorId,
@@ -86,6 +87,16 @@ impl Identity {
             base: grant.handle_base,
             count: grant.handle_count,
         }
+    }
+}
+
+impl Client {
+    /// Connects over TCP and sets the session up.
+    ///
+    /// # Errors
+    /// [`ClientError`]: connecting failed, the target refused the session, or memory or descriptors are short.
+    pub fn connect(options: Options) -> Result<Self, ClientError> {
+        Self::connect_with(Tcp::default(), options)
     }
 }
 
@@ -370,6 +381,9 @@ impl<D: Dial> Client<D> {
             if let Some(stag) = self.table.settle(&finished, cause) {
                 self.link.retire(stag);
             }
+        }
+        while let Some(stag) = self.link.initiator.poll_released() {
+            self.link.invalidate(stag);
         }
     }
 

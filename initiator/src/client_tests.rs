@@ -257,6 +257,8 @@ fn a_buffer_given_back_is_not_written_any_more() {
     assert_eq!(buffer.to_vec().unwrap(), [0xaa; 4096]);
     assert_eq!(client.in_flight(), 0);
     assert!(client.is_connected());
+    // Scratch memory, and the buffer as a source: the STags retired are gone.
+    assert_eq!(client.link.stream.registered(), 2);
     // The buffer is as good as new.
     client.load(handle, &mut buffer, &load()).unwrap();
     assert_eq!(buffer.to_vec().unwrap(), pattern(1, 4096));

@@ -18,6 +18,7 @@ pub mod limits;
 mod link;
 mod ops;
 mod options;
+mod tcp;
 #[cfg(test)]
 mod testing;
 
@@ -32,3 +33,4 @@ pub use kbtp_iwarp_tcp::Spin;
 pub use kbtp_wire::{Generation, Handle, InitiatorId, Status};
 pub use ops::{Completed, FreeOptions, LoadOptions, Op, StoreOptions};
 pub use options::{Options, Reconnect};
+pub use tcp::Tcp;

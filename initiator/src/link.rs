@@ -141,6 +141,13 @@ impl<S: Stream> Link<S> {
         }
     }
 
+    /// A retired STag has served.
+    pub(crate) fn invalidate(&mut self, stag: Stag) {
+        if self.ended.is_none() && self.stream.invalidate(stag).is_err() {
+            // The peer invalidated it with its completion.
+        }
+    }
+
     /// When to move again even if nothing comes.
     pub(crate) fn wake_at(&self) -> Option<Time> {
         match (self.stream.readiness().at, self.initiator.timeout()) {

@@ -10,6 +10,7 @@ use crate::dial::Dial;
 use crate::error::ClientError;
 use crate::limits::CACHE_ENTRIES;
 use crate::ops::{FreeOptions, LoadOptions, Outcome, Plan, StoreOptions};
+use crate::tcp::Tcp;
 use index::{Index, State};
 use kbtp_core::initiator::{Done, NEVER, Operation};
 use kbtp_fabric::Time;
@@ -139,7 +140,7 @@ impl<'i> GetItem<'i> {
 /// and never wrong data. A store that fails leaves no key behind. Which key is where is known only in this process:
 /// what an earlier process left bound in the range is freed as its handles are needed.
 #[derive(Debug)]
-pub struct BlockCache<D: Dial> {
+pub struct BlockCache<D: Dial = Tcp> {
     client: Client<D>,
     index: Index,
     direct: bool,

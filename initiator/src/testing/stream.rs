@@ -97,9 +97,9 @@ impl FakeStream {
         }
     }
 
-    /// Valid STags.
+    /// STags that take room: valid and retired ones.
     pub(crate) fn registered(&self) -> usize {
-        self.stags.len()
+        self.stags.len() + self.retired.len()
     }
 
     fn octets(&self, buffer: LocalBuffer) -> Vec<u8> {
@@ -237,8 +237,8 @@ impl Stream for FakeStream {
     }
 
     fn invalidate(&mut self, stag: Stag) -> Result<(), LocalError> {
-        let known = self.stags.remove(&stag);
-        known.map(|_| ()).ok_or(LocalError::UnknownStag { stag })
+        let known = self.stags.remove(&stag).is_some() || self.retired.remove(&stag);
+        known.then_some(()).ok_or(LocalError::UnknownStag { stag })
     }
 
     fn retire(&mut self, stag: Stag) -> Result<(), LocalError> {

@@ -2,9 +2,9 @@
 
 use super::BLOCK;
 use kbtp_wire::{
-    BlockOffset, ByteLen, Completion, EntryFlags, Generation, Grant, Handle, Header, Hello,
-    HelloAck, InstanceId, KnownTlvs, Opcode, Operation, Request, RingCounter, RingOrder, RingSlot,
-    SessionCapabilities, Source, Stag, Status, TableEntry, Ticket, fetch_add,
+    BlockOffset, ByteLen, Completion, DataDescriptor, EntryFlags, Generation, Grant, Handle,
+    Header, Hello, HelloAck, InstanceId, KnownTlvs, Opcode, Operation, Request, RingCounter,
+    RingOrder, RingSlot, SessionCapabilities, Source, Stag, Status, TableEntry, Ticket, fetch_add,
 };
 
 pub(crate) const TABLE: Stag = Stag(0x7ab1_e000);
@@ -271,17 +271,7 @@ impl World {
                 allow_unsealed,
                 ..
             } => {
-                if !entry.is_sealed() && !allow_unsealed {
-                    return Err(fail(Status::NotSealed));
-                }
-                if entry.data_len > sink.len {
-                    return Err(fail(Status::LengthError));
-                }
-                actions.push(Action::Write {
-                    to: sink.stag,
-                    at: sink.offset.0,
-                    data: self.read(POOL, entry.block.0, entry.data_len.0),
-                });
+                actions.push(self.load(&entry, sink, *allow_unsealed)?);
                 entry
             }
             Operation::Store { source, seal } => {
@@ -318,6 +308,26 @@ impl World {
             status: Status::Ok,
             data_len: new.data_len,
             block: new.block,
+        })
+    }
+
+    fn load(
+        &mut self,
+        entry: &TableEntry,
+        sink: &DataDescriptor,
+        allow_unsealed: bool,
+    ) -> Result<Action, Failed> {
+        let fail = |status| Failed::Status(status, entry.generation);
+        if !entry.is_sealed() && !allow_unsealed {
+            return Err(fail(Status::NotSealed));
+        }
+        if entry.data_len > sink.len {
+            return Err(fail(Status::LengthError));
+        }
+        Ok(Action::Write {
+            to: sink.stag,
+            at: sink.offset.0,
+            data: self.read(POOL, entry.block.0, entry.data_len.0),
         })
     }
 

@@ -34,7 +34,7 @@ impl Initiator {
             });
         }
         if let Some(stag) = invalidated
-            && !slot.given_up
+            && !slot.given_up()
             && slot.request.invalidates() != Some(stag)
         {
             return Err(PeerError::Invalidated { stag });

@@ -2,7 +2,7 @@
 //! Source: KBTP draft, sections 3.3, 3.4 and 6.6.
 
 use super::limits::{DIRECT_LOAD_ATTEMPTS, TICKET_SHARE};
-use super::slot::{Act, Phase, Slot, Taken};
+use super::slot::{Act, Phase, Report, Slot, Taken};
 use super::types::{Done, Failure, Finished, PeerError, Request};
 use super::{Initiator, SCRATCH_PER_SLOT, Terms, put_head, send};
 use kbtp_fabric::{LocalBuffer, RemoteBuffer, Time, WorkOutcome, WorkRequest};
@@ -133,7 +133,7 @@ impl Initiator {
             (
                 Phase::Entry { .. } | Phase::Block { .. } | Phase::Check { .. },
                 WorkOutcome::Read,
-            ) if slot.given_up => {
+            ) if slot.given_up() => {
                 self.conclude(index, Err(Failure::Lost { sent: false }), false);
             }
             (Phase::Entry { attempt }, WorkOutcome::Read) => {
@@ -312,13 +312,13 @@ impl Initiator {
                 value: block.0,
             });
         }
-        if !slot.given_up && (now >= taken.write_until || !self.may_allocate) {
+        if !slot.given_up() && (now >= taken.write_until || !self.may_allocate) {
             self.report_ticket(index, taken);
         }
         let given_up = self
             .slots
             .get(usize::from(index))
-            .is_some_and(|s| s.given_up);
+            .is_some_and(|s| s.given_up());
         if given_up {
             self.turn(index, Phase::Tidying(taken.ticket, block), Act::TidyBind);
             return Ok(());
@@ -364,7 +364,7 @@ impl Initiator {
         let (Phase::Seeking(taken) | Phase::Confirming(taken, _)) = slot.phase else {
             return;
         };
-        if !slot.given_up && now >= taken.write_until {
+        if !slot.given_up() && now >= taken.write_until {
             self.report_ticket(index, taken);
         }
         if now >= taken.reclaim_at {
@@ -384,7 +384,7 @@ impl Initiator {
         let Some(slot) = self.slots.get_mut(usize::from(index)) else {
             return;
         };
-        slot.given_up = true;
+        slot.report = Report::Early;
         self.finished.push_back(Finished {
             op: slot.op,
             token: slot.token,

@@ -35,7 +35,7 @@ use kbtp_wire::{
     ByteLen, DataDescriptor, Header, Nonce, Opcode, RequestFlags, RequestId, SessionCapabilities,
     Stag, TaggedOffset,
 };
-use slot::{Act, Phase, Slot, Step};
+use slot::{Act, Phase, Report, Slot, Step};
 use std::collections::VecDeque;
 
 /// Octets of the longest message head this party sends after HELLO.
@@ -85,6 +85,8 @@ pub struct Initiator {
     idle: Vec<u16>,
     steps: VecDeque<Step>,
     finished: VecDeque<Finished>,
+    /// Retired STags that nothing comes for any more.
+    released: VecDeque<Stag>,
     head: [u8; HEAD_LEN],
     /// Of the next Request ID; the low 16 bits of an ID are the slot.
     next_sequence: u64,
@@ -136,6 +138,7 @@ impl Initiator {
             idle: Vec::new(),
             steps: VecDeque::new(),
             finished: VecDeque::new(),
+            released: VecDeque::new(),
             head: [0; HEAD_LEN],
             next_sequence: 1,
             credits_held: 0,
@@ -309,7 +312,7 @@ impl Initiator {
         let [.., high, low] = op.0.to_be_bytes();
         let index = u16::from_be_bytes([high, low]);
         match self.slots.get(usize::from(index)) {
-            Some(slot) if slot.op == op && slot.phase != Phase::Idle && !slot.given_up => {
+            Some(slot) if slot.op == op && slot.phase != Phase::Idle && !slot.given_up() => {
                 self.abandon(index, false);
                 true
             }
@@ -425,7 +428,7 @@ impl Initiator {
         id: WorkId,
         outcome: WorkOutcome,
     ) -> Result<(), SessionError> {
-        if self.state != State::Open || outcome == WorkOutcome::Flushed {
+        if self.state != State::Open {
             return Ok(());
         }
         let (index, stamp) = Step::slot_of(id);
@@ -434,6 +437,13 @@ impl Initiator {
         };
         if slot.stamp != stamp || slot.phase == Phase::Idle {
             // Work of an operation that is over: a Write given up with its operation.
+            return Ok(());
+        }
+        if outcome == WorkOutcome::Flushed {
+            // The stream has ended, and will say so; or it dropped what was read into a buffer taken away.
+            if slot.report == Report::TakenAway && matches!(slot.phase, Phase::Block { .. }) {
+                self.conclude(index, Err(Failure::Lost { sent: false }), false);
+            }
             return Ok(());
         }
         if outcome == WorkOutcome::Sent {
@@ -493,7 +503,7 @@ impl Initiator {
         if slot.phase == Phase::Idle {
             return;
         }
-        if !slot.given_up && slot.deadline <= now {
+        if !slot.given_up() && slot.deadline <= now {
             self.abandon(index, true);
         }
         self.expire_ticket(now, index);
@@ -537,6 +547,12 @@ impl Initiator {
         self.finished.pop_front()
     }
 
+    /// The next STag that was retired with its operation, and that nothing will come for any more: invalidate it, so
+    /// that it takes no room. Take what [`poll_finished`](Self::poll_finished) gives first.
+    pub fn poll_released(&mut self) -> Option<Stag> {
+        self.released.pop_front()
+    }
+
     /// Reports the operation of `index` as given up; what it left at the peer is waited for.
     fn abandon(&mut self, index: u16, deadline: bool) {
         let Some(slot) = self.slots.get_mut(usize::from(index)) else {
@@ -551,7 +567,7 @@ impl Initiator {
             sent: slot.awaits_completion() || slot.answer.is_some(),
             deadline,
         };
-        slot.given_up = true;
+        slot.report = Report::TakenAway;
         slot.reading = false;
         let report = Finished {
             op: slot.op,
@@ -591,7 +607,10 @@ impl Initiator {
         }
         self.account(&was, allocation, result);
         self.idle.push(index);
-        if !was.given_up {
+        if was.report == Report::TakenAway && self.state == State::Open {
+            self.released.extend(was.request.stag());
+        }
+        if !was.given_up() {
             self.finished.push_back(Finished {
                 op: was.op,
                 token: was.token,

@@ -108,6 +108,17 @@ impl Step {
     }
 }
 
+/// Whether an operation was reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Report {
+    /// Not yet.
+    Due,
+    /// Before its end, with its buffer untouched: the slot only waits for the peer.
+    Early,
+    /// Before its end, and its buffer was taken away.
+    TakenAway,
+}
+
 /// One operation in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
@@ -125,8 +136,7 @@ pub(super) struct Slot {
     pub(super) deadline: Time,
     /// A Send or Write that still reads the operation's buffer.
     pub(super) reading: bool,
-    /// Reported already; the slot only waits for the peer.
-    pub(super) given_up: bool,
+    pub(super) report: Report,
     /// The answer, held back while `reading`.
     pub(super) answer: Option<(Result<Done, Failure>, bool)>,
 }
@@ -145,9 +155,14 @@ impl Slot {
         posted: false,
         deadline: NEVER,
         reading: false,
-        given_up: false,
+        report: Report::Due,
         answer: None,
     };
+
+    /// Whether it is reported already.
+    pub(super) fn given_up(&self) -> bool {
+        self.report != Report::Due
+    }
 
     /// Whether it holds a Request Credit. An allocation holds one from the start, so that its BIND never waits.
     pub(super) const fn holds_credit(&self) -> bool {
@@ -166,11 +181,15 @@ impl Slot {
 
     /// When this slot wants to be looked at by itself.
     pub(super) fn due(&self) -> Time {
-        let deadline = if self.given_up { NEVER } else { self.deadline };
+        let deadline = if self.given_up() {
+            NEVER
+        } else {
+            self.deadline
+        };
         match self.phase {
             Phase::Idle => NEVER,
             Phase::Seeking(taken) | Phase::Confirming(taken, _) => {
-                let limit = if self.given_up {
+                let limit = if self.given_up() {
                     taken.reclaim_at
                 } else {
                     taken.write_until

@@ -64,6 +64,7 @@ impl Initiator {
         self.idle = (0..count).rev().collect();
         self.steps = VecDeque::with_capacity(capacity.saturating_mul(limits::STEPS_PER_SLOT));
         self.finished = VecDeque::with_capacity(capacity);
+        self.released = VecDeque::with_capacity(capacity);
         self.may_allocate = terms.direct_alloc;
         self.terms = Some(terms);
         self.state = State::Open;

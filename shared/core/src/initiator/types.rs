@@ -225,6 +225,16 @@ impl Request {
         }
     }
 
+    /// The STag of its buffer.
+    pub(super) const fn stag(&self) -> Option<Stag> {
+        match self {
+            Self::Load { into, .. } | Self::LoadDirect { into, .. } => Some(into.stag),
+            Self::Store { from, .. } | Self::AllocStore { from, .. } => Some(from.buffer().stag),
+            Self::AllocDirect { from, .. } => Some(from.stag),
+            Self::Free { .. } => None,
+        }
+    }
+
     /// Whether it binds a handle, and so counts against the quota.
     pub(super) const fn allocates(&self) -> bool {
         matches!(self, Self::AllocStore { .. } | Self::AllocDirect { .. })

@@ -216,6 +216,24 @@ fn a_direct_load_given_up_waits_for_its_read_only() {
     assert!(rig.finished().is_empty());
 }
 
+#[test]
+fn a_direct_load_given_up_under_its_read_of_the_block_ends_with_that_read() {
+    // A stream reports the read as flushed whose octets it had to drop.
+    for outcome in [WorkOutcome::Flushed, WorkOutcome::Read] {
+        let mut rig = Rig::open();
+        let op = rig.initiator.submit(direct(100, BLOCK), 0, NEVER).unwrap();
+        let (scratch, _) = read_of(&mut rig);
+        rig.read(scratch, &entry(BOUND, 1, 64, 0)).unwrap();
+        read_of(&mut rig);
+        rig.initiator.give_up(op);
+        rig.result().unwrap_err();
+        assert_eq!(rig.initiator.poll_released(), None);
+        rig.done(outcome).unwrap();
+        assert_eq!(rig.initiator.in_flight(), 0);
+        assert_eq!(rig.initiator.poll_released(), Some(Stag(5)));
+    }
+}
+
 fn alloc(handle: u64, len: u32) -> Request {
     Request::AllocDirect {
         handle: Handle(handle),
@@ -376,6 +394,8 @@ fn a_ticket_without_a_block_runs_out_and_direct_allocation_with_it() {
     assert!(rig.finished().is_empty());
     let lost = SubmitError::NotGranted("DIRECT_ALLOC");
     assert_eq!(rig.initiator.submit(alloc(100, 1), 0, NEVER), Err(lost));
+    // Its buffer was never posted: the caller has it, and its STag.
+    assert_eq!(rig.initiator.poll_released(), None);
     // The read that was posted ends without harm.
     rig.done(WorkOutcome::Read).unwrap();
 }

@@ -53,7 +53,7 @@ struct History {
     next_token: u64,
     reports: BTreeMap<u64, u32>,
     ticket: u32,
-    capacity: (usize, usize, usize),
+    capacity: [usize; 4],
 }
 
 impl History {
@@ -198,6 +198,7 @@ impl History {
     }
 
     fn take_reports(&mut self) {
+        while self.rig.initiator.poll_released().is_some() {}
         for finished in self.rig.finished() {
             *self.reports.get_mut(&finished.token).unwrap() += 1;
         }
@@ -248,12 +249,13 @@ impl History {
     }
 }
 
-fn capacity_of(initiator: &Initiator) -> (usize, usize, usize) {
-    (
+fn capacity_of(initiator: &Initiator) -> [usize; 4] {
+    [
         initiator.steps.capacity(),
         initiator.finished.capacity(),
+        initiator.released.capacity(),
         initiator.idle.capacity(),
-    )
+    ]
 }
 
 proptest! {

@@ -365,11 +365,14 @@ fn a_deadline_gives_up_and_the_credit_waits_for_the_peer() {
     assert_eq!(rig.result(), Err(unsent));
     assert!(rig.post().is_empty());
     assert_eq!(rig.initiator.free_credits(), u32::from(CREDITS) - 1);
-    // The late answer is no error, and is not reported again.
+    assert_eq!(rig.initiator.poll_released(), Some(Stag(1)));
+    assert_eq!(rig.initiator.poll_released(), None);
+    // The late answer is no error, and is not reported again. Only now is the target done with the buffer.
     rig.receive(&ok(&header, 1, 0, 0)).unwrap();
     assert!(rig.finished().is_empty());
     assert_eq!(rig.initiator.free_credits(), u32::from(CREDITS));
     assert_eq!(rig.initiator.timeout(), None);
+    assert_eq!(rig.initiator.poll_released(), Some(Stag(1)));
 }
 
 #[test]
