@@ -1,8 +1,7 @@
 //! CRC32C with the CRC instructions of aarch64: three interleaved streams, combined by polynomial multiplication.
 
 use super::poly::{mul, x_pow};
-use std::arch::aarch64::{__crc32cb, __crc32cd};
-use std::arch::is_aarch64_feature_detected;
+use std::arch::{asm, is_aarch64_feature_detected};
 use std::ptr;
 
 /// Octets of one stream: the two multiplications that combine three streams cost some 200 cycles, small against the
@@ -11,6 +10,38 @@ const STREAM: usize = 4096;
 
 pub(super) fn has_streams() -> bool {
     is_aarch64_feature_detected!("crc")
+}
+
+/// Takes eight octets into `crc`.
+#[inline]
+#[target_feature(enable = "crc")]
+fn take8(mut crc: u32, octets: u64) -> u32 {
+    // SAFETY: the CPU has the instruction (the feature is enabled), which reads and writes these registers only.
+    unsafe {
+        asm!(
+            "crc32cx {crc:w}, {crc:w}, {octets:x}",
+            crc = inout(reg) crc,
+            octets = in(reg) octets,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    crc
+}
+
+/// Takes one octet into `crc`.
+#[inline]
+#[target_feature(enable = "crc")]
+fn take1(mut crc: u32, octet: u8) -> u32 {
+    // SAFETY: as in `take8`.
+    unsafe {
+        asm!(
+            "crc32cb {crc:w}, {crc:w}, {octet:w}",
+            crc = inout(reg) crc,
+            octet = in(reg) u32::from(octet),
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    crc
 }
 
 /// Eight octets at `from`, as the instruction takes them.
@@ -39,11 +70,11 @@ pub(super) unsafe fn streams(state: u32, from: *const u8, len: usize) -> u32 {
         while at < STREAM {
             let p = from.wrapping_add(done + at);
             // SAFETY: `done + at + 8 <= done + STREAM <= len`.
-            a = __crc32cd(a, unsafe { load8(p) });
+            a = take8(a, unsafe { load8(p) });
             // SAFETY: `done + STREAM + at + 8 <= done + 2 * STREAM <= len`.
-            b = __crc32cd(b, unsafe { load8(p.wrapping_add(STREAM)) });
+            b = take8(b, unsafe { load8(p.wrapping_add(STREAM)) });
             // SAFETY: `done + 2 * STREAM + at + 8 <= done + 3 * STREAM <= len`.
-            c = __crc32cd(c, unsafe { load8(p.wrapping_add(2 * STREAM)) });
+            c = take8(c, unsafe { load8(p.wrapping_add(2 * STREAM)) });
             at += 8;
         }
         a = mul(a, BY_TWO) ^ mul(b, BY_ONE) ^ c;
@@ -51,12 +82,12 @@ pub(super) unsafe fn streams(state: u32, from: *const u8, len: usize) -> u32 {
     }
     while len - done >= 8 {
         // SAFETY: `done + 8 <= len`.
-        a = __crc32cd(a, unsafe { load8(from.wrapping_add(done)) });
+        a = take8(a, unsafe { load8(from.wrapping_add(done)) });
         done += 8;
     }
     while done < len {
         // SAFETY: `done < len`.
-        a = __crc32cb(a, unsafe { from.wrapping_add(done).read() });
+        a = take1(a, unsafe { from.wrapping_add(done).read() });
         done += 1;
     }
     a
