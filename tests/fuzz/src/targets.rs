@@ -1,5 +1,6 @@
 //! The targets.
 
+mod control;
 mod iwarp;
 mod kbtp;
 mod session;
@@ -82,5 +83,10 @@ pub const TARGETS: &[Target] = &[
         name: "rdmap_stream",
         run: stream::rdmap_stream,
         cost: 50,
+    },
+    Target {
+        name: "control_frame",
+        run: control::frame,
+        cost: 2,
     },
 ];

@@ -105,5 +105,6 @@ mod tests {
         rdmap_terminate
         target_session
         rdmap_stream
+        control_frame
     }
 }
