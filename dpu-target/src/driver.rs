@@ -529,6 +529,10 @@ fn stream_options(config: &TargetConfig) -> StreamOptions {
         .saturating_mul(limits::WORK_PER_CREDIT)
         .saturating_add(8);
     rdma.registrations = limits::REGISTRATIONS;
+    // What is sent are completions, and one HELLO_ACK.
+    rdma.head_ring_len = u32::from(rdma.send_queue)
+        .saturating_mul(limits::COMPLETION_ROOM)
+        .max(limits::HEAD_RING_MIN);
     rdma.startup_timeout_ms = millis(config.limits.handshake_timeout);
     options
 }

@@ -22,6 +22,7 @@ use kbtp_wire::{AuthMode, TaggedOffset};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What all engines of a target share, and each one's own counters.
 #[derive(Debug)]
@@ -334,8 +335,14 @@ impl<S: Stream> Engine<S> {
             return;
         };
         conn.queued = false;
+        let stats = &self.worker.shared.stats;
+        let abandoned = stats.tickets_abandoned.load(Ordering::Relaxed);
         let turn = conn.turn(&self.worker, &self.plane, out);
         conn.note_tickets(&self.worker);
+        let lost = stats.tickets_abandoned.load(Ordering::Relaxed) - abandoned;
+        if lost > 0 {
+            conn::log_abandoned(&conn.session, conn.peer, lost);
+        }
         if conn.stage != conn.noted {
             self.note_stage(token, out);
         }

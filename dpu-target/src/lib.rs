@@ -1,4 +1,29 @@
-//! The KBTP target: sessions, engines, admin.
+//! The KBTP target: sessions, the software engine, admin and metrics.
+//!
+//! [`Target::start`] takes the pool (its own, or that of a host agent), listens, and starts the threads; it needs no
+//! other thread of the caller. [`Target::join`] waits until a [`ShutdownHandle`] or the agent has ended it.
+//! `docs/target.md` says how it works and `docs/target.toml` what it can be told.
+//!
+//! Below it: `kbtp-core` (what requests mean), `kbtp-iwarp-tcp` (streams), `kbtp-control` and `kbtp-agent` (memory).
+//! `kbtp serve` is this library with a command line.
+//!
+//! ```
+//! use kbtp_target::{Target, TargetConfig};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let target = Target::start(TargetConfig {
+//!     listen: vec!["127.0.0.1:0".parse()?],
+//!     admin: None,
+//!     blocks: 16,
+//!     block_size: 4096,
+//!     ..TargetConfig::default()
+//! })?;
+//! println!("serving at {:?}", target.addresses());
+//! target.shutdown_handle().drain();
+//! target.join()?;
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 #![expect(
     dead_code,

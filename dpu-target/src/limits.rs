@@ -95,3 +95,9 @@ pub const WORK_PER_CREDIT: u16 = 4;
 
 /// Registrations of a session's stream: the pool; in direct modes table, pool, partition, ring and counters.
 pub const REGISTRATIONS: u16 = 16;
+
+/// Octets of the head ring for each work request: a COMPLETION of 40, and its bookkeeping.
+pub const COMPLETION_ROOM: u32 = 64;
+
+/// Octets of the head ring at least: one post may take a quarter of it, and a HELLO_ACK has up to 1,024.
+pub const HEAD_RING_MIN: u32 = 4 * 1024;

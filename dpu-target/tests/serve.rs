@@ -413,6 +413,77 @@ mod tests {
     }
 
     #[test]
+    fn direct_modes_reach_table_ring_and_pool() {
+        let target = start(config());
+        let direct = options(&target, 1).direct_load(true).direct_alloc(true);
+        let mut a = TcpClient::connect_with(Tcp, direct).unwrap();
+        let session = &target.status().sessions[0];
+        assert_eq!(session.capabilities, ["direct_load", "direct_alloc"]);
+        let mut freed = 0;
+        // More often than there are blocks in the partition, so that the ring goes round.
+        for n in 0..20 {
+            let data = pattern(u8::try_from(n).unwrap(), 3000);
+            let mut buffer = filled(&a, &data);
+            let first = handle(&a, n % 4);
+            let stored = a
+                .alloc_direct(first, &mut buffer, &StoreOptions::default())
+                .unwrap();
+            let mut loaded = a.register(BLOCK).unwrap();
+            let only = LoadOptions {
+                generation: Some(stored.generation),
+                ..LoadOptions::default()
+            };
+            a.load_direct(first, &mut loaded, &only).unwrap();
+            assert_eq!(loaded.to_vec().unwrap()[..3000], data);
+            a.free(first, &FreeOptions::default()).unwrap();
+            freed += 1;
+        }
+        let text = target.metrics();
+        assert_eq!(
+            metric(&text, "kbtp_requests_total{op=\"bind\",status=\"ok\"}"),
+            Some(freed)
+        );
+        assert_eq!(metric(&text, "kbtp_blocks{state=\"bound\"}"), Some(0));
+        assert_eq!(metric(&text, "kbtp_blocks{state=\"partitioned\"}"), Some(8));
+        assert_eq!(metric(&text, "kbtp_tickets_outstanding"), Some(0));
+    }
+
+    #[test]
+    fn strangers_do_not_disturb() {
+        let target = start(config());
+        let address = target.address().unwrap();
+        let mut a = client(&target, 1);
+        put(&mut a, 0, b"kept");
+        for octets in [
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            &[0; 4096],
+            &[0xff; 4096],
+            b"",
+        ] {
+            let mut socket = TcpStream::connect(address).unwrap();
+            // The target may have reset the connection already.
+            let _reset = socket.write_all(octets);
+            let _reset = socket.shutdown(std::net::Shutdown::Write);
+            let _reset = socket.read_to_end(&mut Vec::new());
+        }
+        assert_eq!(&get(&mut a, 0).unwrap()[..4], b"kept");
+        let status = target.status();
+        assert_eq!((status.sessions.len(), status.workers_silent), (1, 0));
+    }
+
+    #[test]
+    fn a_dropped_target_lets_go_of_its_port() {
+        let target = start(config());
+        let address = target.address().unwrap();
+        let mut a = client(&target, 1);
+        drop(target);
+        get(&mut a, 0).expect_err("the stream is closed");
+        let mut again = config();
+        again.listen = vec![address];
+        start(again);
+    }
+
+    #[test]
     fn a_port_that_is_taken_is_named() {
         let target = start(config());
         let mut second = config();

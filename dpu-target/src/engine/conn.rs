@@ -10,9 +10,10 @@ use kbtp_fabric::{
     CloseReason, Event, PostError, ReceiveSlot, Stream, StreamError, Time, WorkOutcome, WorkRequest,
 };
 use kbtp_iwarp_tcp::Interest;
-use kbtp_wire::{Completion, Header, RequestId};
+use kbtp_wire::{Completion, Header, HelloAck, RequestId, Status};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 /// Where a stream is. It only moves down the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -255,6 +256,8 @@ impl<S: Stream> Conn<S> {
     /// Has the HELLO answered, or learns which session must go first.
     fn admit(&mut self, worker: &Worker, plane: &Plane, out: &mut impl Outside<S>) {
         let now = out.now();
+        let refused = &worker.shared.stats.partitions_refused;
+        let before = refused.load(Ordering::Relaxed);
         let result = plane.with(|directory| {
             self.session
                 .admit(now, &worker.shared, directory, &mut self.stream)
@@ -264,6 +267,13 @@ impl<S: Stream> Conn<S> {
                 if self.session.phase() == SessionPhase::Open {
                     self.stage = Stage::Open;
                     self.begin(worker);
+                    //= kbtp-p8-contiguous-partition
+                    if refused.load(Ordering::Relaxed) != before {
+                        tracing::warn!(
+                            peer = %self.peer,
+                            "no contiguous partition is left: the session is granted without DIRECT_ALLOC"
+                        );
+                    }
                 }
             }
             Ok(Admission::Replace(old)) => {
@@ -301,6 +311,11 @@ impl<S: Stream> Conn<S> {
         let mut posted = false;
         while let Some(work) = self.session.next_work() {
             let answered = answered(&work.request);
+            if self.stage == Stage::HalfOpen
+                && let Some(status) = refusal(&work.request)
+            {
+                tracing::warn!(peer = %self.peer, %status, "a HELLO is refused");
+            }
             // A Send whose end is reported stands behind the Write of a block, and tells when the block is done with.
             let pins = work.signaled && matches!(work.request, WorkRequest::Send { .. });
             match self.stream.post(work.id, &work.request, work.signaled) {
@@ -431,6 +446,30 @@ fn answered(work: &WorkRequest<'_>) -> Option<RequestId> {
     };
     let octets: &[u8; Completion::LEN] = head.first_chunk()?;
     Completion::decode(octets).ok().map(|c| c.request_id)
+}
+
+/// Why a HELLO_ACK of the target refuses the session, if this work is one that does.
+fn refusal(work: &WorkRequest<'_>) -> Option<Status> {
+    let WorkRequest::Send { head, .. } = work else {
+        return None;
+    };
+    match HelloAck::decode(head) {
+        Ok(HelloAck::Refused { status, .. }) => Some(status),
+        _ => None,
+    }
+}
+
+/// One line for tickets that were abandoned.
+pub(super) fn log_abandoned(session: &TargetSession, peer: SocketAddr, tickets: u64) {
+    if let Some(grant) = session.grant() {
+        tracing::warn!(
+            tenant = %grant.tenant,
+            initiator = %hex(&grant.initiator),
+            %peer,
+            tickets,
+            "tickets abandoned: direct allocation is off for the rest of the session"
+        );
+    }
 }
 
 /// One line for the end of a session.

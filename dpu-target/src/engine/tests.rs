@@ -27,6 +27,9 @@ struct Script {
     sent: RefCell<Vec<Vec<u8>>>,
     /// Ends of posted work not yet reported.
     done: RefCell<VecDeque<(WorkId, WorkOutcome)>>,
+    /// RDMA Reads do not end while this is set.
+    reads_hang: Cell<bool>,
+    hanging: RefCell<Vec<WorkId>>,
     /// How many posts are taken before the queue is full.
     room: Cell<usize>,
     /// How the engine closed it.
@@ -97,7 +100,9 @@ impl Stream for Scripted {
         if let WorkRequest::Send { head, .. } = work {
             self.script.sent.borrow_mut().push(head.to_vec());
         }
-        if signaled {
+        if matches!(work, WorkRequest::Read { .. }) && self.script.reads_hang.get() {
+            self.script.hanging.borrow_mut().push(id);
+        } else if signaled {
             let outcome = match work {
                 WorkRequest::Read { .. } => WorkOutcome::Read,
                 _ => WorkOutcome::Sent,
@@ -371,6 +376,19 @@ fn alloc_store(id: u64, handle: Handle) -> Vec<u8> {
     request(id, handle, Operation::AllocStore { source, seal: true })
 }
 
+/// A store whose data the target reads.
+fn read_store(id: u64, handle: Handle) -> Vec<u8> {
+    let source = Source::Remote {
+        buffer: DataDescriptor {
+            stag: Stag(6),
+            offset: TaggedOffset(0),
+            len: ByteLen(4096),
+        },
+        invalidate: false,
+    };
+    request(id, handle, Operation::AllocStore { source, seal: true })
+}
+
 fn load(id: u64, handle: Handle) -> Vec<u8> {
     let sink = DataDescriptor {
         stag: Stag(5),
@@ -604,6 +622,28 @@ fn a_drain_answers_then_closes_then_ends() {
     assert!(!script.dropped.get() && !rig.engines[0].0.is_finished());
     rig.pass(TIMES.linger * MS);
     assert!(script.dropped.get());
+    assert_eq!(script.closed.get(), Some(CloseReason::Graceful));
+    assert!(rig.engines[0].0.is_finished());
+}
+
+#[test]
+fn a_drain_waits_for_what_is_in_flight() {
+    let mut rig = Rig::new(1);
+    let (script, handle) = open(&mut rig, 0, 1);
+    script.reads_hang.set(true);
+    script.arrive(read_store(10, handle));
+    rig.settle();
+    assert_eq!(script.hanging.borrow().len(), 1);
+    rig.workers[0].shared.drain();
+    rig.engines[0].0.drain(Time(0));
+    rig.pass(TIMES.linger * MS + 1);
+    assert!(script.closed.get().is_none(), "a store is under way");
+    let read = script.hanging.borrow_mut().pop().unwrap();
+    let mut done = script.done.borrow_mut();
+    done.push_back((read, WorkOutcome::Read));
+    drop(done);
+    rig.settle();
+    assert_eq!(script.statuses(), [(10, Status::Ok)]);
     assert_eq!(script.closed.get(), Some(CloseReason::Graceful));
     assert!(rig.engines[0].0.is_finished());
 }
