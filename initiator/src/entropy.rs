@@ -1,19 +1,13 @@
 //! Randomness, from the system.
 
 use crate::error::ClientError;
-use std::fs::File;
-use std::io::Read;
 
 /// 16 fresh random octets.
 pub(crate) fn octets() -> Result<[u8; 16], ClientError> {
-    let mut octets = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut octets))
-        .map_err(|source| ClientError::Os {
-            what: "reading random octets",
-            source,
-        })?;
-    Ok(octets)
+    kbtp_iwarp_tcp::entropy::random().map_err(|source| ClientError::Os {
+        what: "reading random octets",
+        source,
+    })
 }
 
 /// A fresh random UUID (RFC 9562, version 4).

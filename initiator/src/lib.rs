@@ -5,6 +5,8 @@
 //! initiator's state machine) and a transport that implements `kbtp_fabric::Stream`; [`Dial`] says which.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "tokio")]
+mod async_client;
 mod batch;
 mod buffer;
 mod cache;
@@ -22,6 +24,8 @@ mod tcp;
 #[cfg(test)]
 mod testing;
 
+#[cfg(feature = "tokio")]
+pub use async_client::{All, AsyncClient, Output, Running};
 pub use batch::{FreeItem, LoadItem, StoreItem};
 pub use buffer::Buffer;
 pub use cache::{BlockCache, CacheError, CacheStats, GetItem, Hit, PutItem};

@@ -136,15 +136,17 @@ impl<S: Stream> Link<S> {
 
     /// Takes a buffer away from an operation that was given up. What the peer still sends to it is dropped.
     pub(crate) fn retire(&mut self, stag: Stag) {
-        if self.ended.is_none() && self.stream.retire(stag).is_err() {
-            // It is no more: the peer invalidated it, which is as good.
+        if self.ended.is_none() {
+            // One that the peer has invalidated meanwhile is as good as retired.
+            drop(self.stream.retire(stag));
         }
     }
 
     /// A retired STag has served.
     pub(crate) fn invalidate(&mut self, stag: Stag) {
-        if self.ended.is_none() && self.stream.invalidate(stag).is_err() {
-            // The peer invalidated it with its completion.
+        if self.ended.is_none() {
+            // The peer may have invalidated it with its completion.
+            drop(self.stream.invalidate(stag));
         }
     }
 

@@ -268,6 +268,12 @@ impl Table {
         self.entries.get_mut(usize::try_from(index).ok()?)
     }
 
+    /// Numbers of the pipelined operations that ended and are not claimed.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn claimable(&self) -> impl Iterator<Item = u32> + '_ {
+        self.claimable.iter().copied()
+    }
+
     /// Takes the report of an operation. Gives the STag to retire, if the operation was given up.
     pub(crate) fn settle(
         &mut self,
@@ -341,6 +347,14 @@ impl Table {
                 None
             }
         }
+    }
+}
+
+impl Op {
+    /// Its place among the client's operations.
+    #[cfg(feature = "tokio")]
+    pub(crate) const fn index(self) -> u32 {
+        self.index
     }
 }
 
@@ -423,7 +437,11 @@ impl<D: Dial> Client<D> {
         self.submit(&Plan::free(handle, options), None)
     }
 
-    fn submit(&mut self, plan: &Plan, mut buffer: Option<Buffer>) -> Result<Op, Rejected> {
+    pub(crate) fn submit(
+        &mut self,
+        plan: &Plan,
+        mut buffer: Option<Buffer>,
+    ) -> Result<Op, Rejected> {
         let index = match self.launch(plan, buffer.as_mut(), Owner::Pipelined(None)) {
             Ok(index) => index,
             Err(error) => return Err(Rejected { error, buffer }),

@@ -318,7 +318,7 @@ impl Initiator {
         let given_up = self
             .slots
             .get(usize::from(index))
-            .is_some_and(|s| s.given_up());
+            .is_some_and(Slot::given_up);
         if given_up {
             self.turn(index, Phase::Tidying(taken.ticket, block), Act::TidyBind);
             return Ok(());
