@@ -13,6 +13,7 @@ use kbtp_wire::{BlockOffset, Handle, RingOrder};
 /// Octets of a page: parts start on one, so that each can be registered alone.
 pub(crate) const PAGE: u64 = 4096;
 /// Octets between two counters: a cache line each, so that Head and Tail do not share one.
+//= kbtp-3.3-counter-aligned
 pub(crate) const COUNTER_STRIDE: u64 = 64;
 /// Octets of a ring slot and of a table entry.
 pub(crate) const SLOT_LEN: u64 = 16;
@@ -218,6 +219,31 @@ mod tests {
         assert_eq!(g.row(Handle(1000)), Some(0));
         assert_eq!(g.row(Handle(1099)), Some(99));
         assert_eq!(g.row(Handle(1100)), None);
+    }
+
+    //= test kbtp-3.1-equal-blocks
+    #[test]
+    fn blocks_lie_one_after_the_other() {
+        let g = geometry();
+        for n in 0..5 {
+            let offset = 0x10_0000 + u64::from(n) * 4096;
+            assert_eq!(g.offset_of(BlockIndex(n)), BlockOffset(offset));
+        }
+        assert_eq!(g.pool_len(), 5 * 4096);
+    }
+
+    //= test kbtp-3.3-counter-aligned
+    #[test]
+    fn counters_are_aligned() {
+        for blocks in [1, 5, 1 << 20] {
+            let l = Layout::of(&Geometry {
+                blocks,
+                ..geometry()
+            });
+            for offset in [l.counters, l.partition_counters, COUNTER_STRIDE] {
+                assert_eq!(offset % 8, 0);
+            }
+        }
     }
 
     #[test]

@@ -81,6 +81,7 @@ impl Default for Config {
             inbound_reads: 64,
             crc: true,
             markers: false,
+            //= kbtp-9.1-enhanced-connection
             handshake: Handshake::Enhanced,
             rtr: RtrKinds {
                 send: true,
@@ -172,6 +173,8 @@ mod tests {
         let config = Config::default();
         assert!(config.check().is_ok());
         assert!(config.crc);
+        //= test kbtp-9.1-enhanced-connection
+        assert_eq!(config.handshake, Handshake::Enhanced);
     }
 
     #[test]

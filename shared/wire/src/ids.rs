@@ -89,6 +89,7 @@ impl ByteLen {
 /// Generation of a table entry: 1 to 65,535, never zero (draft, section 3.2).
 ///
 /// In a request, "any" is `Option::<Generation>::None`, zero on the wire.
+//= kbtp-3.2-generation-never-zero
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Generation(NonZeroU16);
 

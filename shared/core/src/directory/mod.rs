@@ -57,6 +57,7 @@ struct Range {
 
 impl Range {
     /// Blocks of the pool that nobody else can be promised.
+    //= kbtp-p8-quota-while-away
     fn reserved(&self) -> u32 {
         self.live.map_or(self.bound, |live| live.reserved)
     }

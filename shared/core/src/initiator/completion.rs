@@ -18,6 +18,7 @@ impl Initiator {
     ) -> Result<(), PeerError> {
         let completion = Completion::decode_message(message)?;
         let id = completion.request_id;
+        //= kbtp-p8-any-order
         let index = slot_index(id);
         let block_len = self.terms().map_or(ByteLen(0), |t| t.grant.block_size);
         let Some(slot) = self.slots.get(usize::from(index)).copied() else {

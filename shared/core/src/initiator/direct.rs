@@ -440,6 +440,7 @@ const fn ring_slot(words: [u32; 4]) -> RingSlot {
 /// The FetchAdd that takes a ticket.
 //= kbtp-6.6-direct-alloc-fetchadd
 //= kbtp-3.3-add-data-mask
+//= kbtp-9.1-fetchadd-masked
 const fn take_ticket(grant: &Grant) -> WorkRequest<'static> {
     let remote = RemoteBuffer {
         stag: grant.counter_stag,

@@ -79,6 +79,7 @@ impl Initiator {
 //= kbtp-p6-grant-plausible
 fn check(grant: &Grant, settings: &Settings, atomics: Atomics) -> Result<Terms, PeerError> {
     let wrong = |what, value| Err(PeerError::Geometry { what, value });
+    //= kbtp-p12-both-sides
     let unasked = grant.capabilities.without(settings.capabilities);
     if unasked != SessionCapabilities::NONE {
         return wrong("Capabilities", u64::from(grant.capabilities.0));

@@ -53,6 +53,7 @@ pub(crate) enum Home {
     Partition(PartitionId),
 }
 
+//= kbtp-3.3-no-block-lost-or-twice
 /// A pool of blocks. Shared by reference; nothing in it is locked on the data path.
 #[derive(Debug)]
 pub struct Pool {

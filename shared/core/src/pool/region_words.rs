@@ -87,6 +87,8 @@ fn word32(region: &Region, offset: u64) -> &AtomicU32 {
         .expect("a word of the metadata region")
 }
 
+//= kbtp-p10-native-counters
+//= kbtp-3.3-counter-memory-order
 #[expect(clippy::expect_used, reason = "see the head of this file")]
 fn word64(region: &Region, offset: u64) -> &AtomicU64 {
     region

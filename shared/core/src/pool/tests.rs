@@ -74,6 +74,7 @@ impl Fixture {
 //= test kbtp-3.3-init-slots
 //= test kbtp-3.3-init-counters
 //= test kbtp-p10-native-counters
+//= test kbtp-3.3-counter-memory-order
 //= test kbtp-p10-big-endian-structures
 #[test]
 fn a_new_ring_is_as_the_draft_says() {
@@ -142,6 +143,7 @@ fn no_ticket_is_taken_without_a_block() {
 }
 
 //= test kbtp-3.3-free-deferred
+//= test kbtp-3.3-free-write
 #[test]
 fn a_free_waits_for_the_slot_and_for_its_turn() {
     let fixture = Fixture::new(2, 4, AtomicForm::Masked);

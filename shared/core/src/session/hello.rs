@@ -280,6 +280,7 @@ impl TargetSession {
         asked: &Asked,
         place: Option<&PartitionPlace>,
     ) -> Exposed {
+        //= kbtp-p12-unknown-not-granted
         let mut parts = Exposed::default();
         //= kbtp-p9-direct-own-blocks-only
         let direct_load = asked

@@ -192,6 +192,7 @@ impl Open {
     fn not_granted(&self, shared: &Shared, request: &Request<'_>) -> Option<Status> {
         //= kbtp-p2-record-needs-capability
         //= kbtp-6.5-record-not-on-rdmap
+        //= kbtp-6.5-record-only-ordered
         let direct = self.grant.direct_alloc || request.operation.opcode() != Opcode::Bind;
         //= kbtp-p7-unsupported
         if request.record.is_some() || !direct {
@@ -418,6 +419,8 @@ impl Open {
     }
 
     /// The answer to a request that succeeded.
+    //= kbtp-p3-header-of-request
+    //= kbtp-5.1-request-id-echoed
     //= kbtp-3.1-block-offset-is-address
     //= kbtp-p6-block-offset-always
     pub(super) fn succeeded(

@@ -99,6 +99,7 @@ impl Outbox {
             },
             //= kbtp-6.5-completion-by-send
             //= kbtp-5.1-invalidate-data-descriptor
+            //= kbtp-9.1-sends
             Outgoing::Complete {
                 octets,
                 invalidate,
@@ -109,6 +110,7 @@ impl Outbox {
                 // Its end tells that the Write before it, which is not signaled, no longer needs the block either.
                 signaled: *posted != Posted::Plain,
             },
+            //= kbtp-9.1-loads-write-stores-read
             Outgoing::Write { local, remote } => Work {
                 id: Posted::Plain.id(),
                 request: WorkRequest::Write {

@@ -126,9 +126,11 @@ impl Open {
         //= kbtp-6.2-store-valid-unsealed
         check_valid(op, &entry)?;
         if entry.is_sealed() {
+            //= kbtp-p7-sealed
             return Err(Status::Sealed);
         }
         self.check_length(cx.shared, data)?;
+        //= kbtp-p7-internal-error
         let block = pool
             .geometry()
             .block_at(entry.block)
@@ -323,6 +325,7 @@ impl Open {
     }
 
     /// Writes the entry of a block whose data is in place.
+    //= kbtp-3.2-data-length
     //= kbtp-6.3-entry-after-data
     //= kbtp-6.3-completion
     fn bind_row(

@@ -9,6 +9,8 @@ pub const SEED_LEN: usize = 32;
 ///
 /// # Errors
 /// What the system says; it has no randomness to give only in the first moments after boot.
+//= kbtp-p9-fresh-nonce
+//= kbtp-p9-fresh-challenge
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut octets = [0; N];
     getrandom::fill(&mut octets)?;
@@ -19,6 +21,8 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
 mod tests {
     use super::*;
 
+    //= test kbtp-p9-fresh-nonce
+    //= test kbtp-p9-fresh-challenge
     #[test]
     fn no_two_are_alike() {
         let a: [u8; SEED_LEN] = random().unwrap();

@@ -331,6 +331,7 @@ impl TcpRdmaStream {
     }
 }
 
+//= kbtp-9.1-rdmap-stream
 impl Stream for TcpRdmaStream {
     fn capabilities(&self) -> Capabilities {
         self.core.capabilities()

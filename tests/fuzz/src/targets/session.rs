@@ -285,6 +285,8 @@ impl Target {
     //= test kbtp-1.3-one-completion
     //= test kbtp-5.1-request-id-echoed
     //= test kbtp-9.1-loads-write-stores-read
+    //= test kbtp-9.1-sends
+    //= test kbtp-6.5-record-only-ordered
     fn post(&mut self) {
         while let Some(work) = self.session.next_work() {
             let (id, signaled) = (work.id, work.signaled);
@@ -423,6 +425,7 @@ impl Target {
 }
 
 /// Where in the pool's region a buffer lies: its Tagged Offset is a Block Offset.
+//= test kbtp-3.1-block-offset-is-address
 fn place(local: &LocalBuffer) -> u64 {
     assert_eq!(local.stag, Stag(1));
     local.offset.0 - POOL_BASE.0
@@ -432,6 +435,25 @@ fn place(local: &LocalBuffer) -> u64 {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    //= test kbtp-3.4-shared-ring
+    #[test]
+    fn both_tenants_take_blocks_from_one_ring() {
+        let mut target = Target::open(false).unwrap();
+        let usage = target.shared.pool.usage();
+        assert_eq!((usage.free, usage.partitioned), (GEOMETRY.blocks - 1, 0));
+        let corpus = format!(
+            "{}/corpus/kbtp_request/alloc-store",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let mut message = std::fs::read(corpus).unwrap();
+        message[12..20].copy_from_slice(&GEOMETRY.table_base_handle.0.to_be_bytes());
+        message[4..12].fill(0);
+        assert!(target.give(0, message));
+        let usage = target.shared.pool.usage();
+        assert_eq!((usage.free, usage.partitioned), (GEOMETRY.blocks - 2, 0));
+        target.close();
+    }
 
     /// Every status that a session without direct modes can give comes up in the corpus: else its mutations would
     /// test little.

@@ -256,6 +256,7 @@ fn head(ticket: u32) -> WorkOutcome {
 }
 
 /// An allocation of `len` octets whose `FetchAdd` gave `ticket`, and the read of its slot.
+//= test kbtp-9.1-fetchadd-masked
 fn with_ticket(rig: &mut Rig, len: u32, ticket: u32) -> (OpId, LocalBuffer) {
     let op = rig.initiator.submit(alloc(101, len), 1, NEVER).unwrap();
     let posted = rig.post();

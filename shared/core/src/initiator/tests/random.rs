@@ -140,6 +140,7 @@ impl History {
         self.rig.initiator.posted(self.rig.now);
     }
 
+    //= test kbtp-p8-any-order
     fn answer(&mut self, n: u8, status: u8) {
         let requests: Vec<_> = (0..self.open.len())
             .filter(|i| matches!(self.open[*i], Open::Request(_)))

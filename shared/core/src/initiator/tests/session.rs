@@ -201,6 +201,7 @@ type Spoilt = (&'static str, fn(&mut Grant));
 /// What makes the good grant one that cannot be, by the field that is told.
 const BAD: [Spoilt; 19] = [
     ("Capabilities", |g| {
+        //= test kbtp-p12-both-sides
         g.capabilities = SessionCapabilities(0x1_0000);
     }),
     ("Block Size", |g| g.block_size = ByteLen(0)),

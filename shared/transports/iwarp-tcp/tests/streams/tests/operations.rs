@@ -34,6 +34,7 @@ const SIZES: [usize; 22] = [
 ];
 
 /// Writes, reads and sends of the sizes.
+//= test kbtp-9.1-rdmap-stream
 fn exercise(pair: &mut Pair, sizes: &[usize]) {
     let mut id = 0;
     for &len in sizes {
