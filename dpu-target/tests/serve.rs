@@ -448,6 +448,80 @@ mod tests {
         assert_eq!(metric(&text, "kbtp_tickets_outstanding"), Some(0));
     }
 
+    /// What one initiator does in one session, by a seed: some blocks in, out and freed, some left behind.
+    fn visit(target: &Target, n: u8, seed: u64) -> Result<(), ClientError> {
+        let direct = seed.is_multiple_of(2);
+        let options = options(target, n).direct_alloc(direct).direct_load(direct);
+        let mut a = TcpClient::connect_with(Tcp, options)?;
+        let data = pattern(n, 100 + 10 * usize::from(seed.to_le_bytes()[1]));
+        for k in 0..6 {
+            let mut buffer = filled(&a, &data);
+            let at = handle(&a, k);
+            let store = StoreOptions::default();
+            if a.terms().grant.capabilities.0 & 2 != 0 {
+                a.alloc_direct(at, &mut buffer, &store)?;
+            } else {
+                a.alloc_store(at, &mut buffer, &store)?;
+            }
+            assert_eq!(get(&mut a, k)?[..data.len()], data);
+            if (seed >> k).is_multiple_of(2) {
+                a.free(at, &FreeOptions::default())?;
+            }
+        }
+        match seed % 3 {
+            // In order, or just gone.
+            0 => a.close(),
+            _ => Ok(()),
+        }
+    }
+
+    #[test]
+    fn churn_leaves_nothing_behind() {
+        let mut config = config();
+        config.lease = Lease::For(Duration::ZERO);
+        let target = start(config);
+        let cut_off = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0_u8..4 {
+                let (target, cut_off) = (&target, &cut_off);
+                scope.spawn(move || {
+                    for round in 0..30_u64 {
+                        // Two threads share each initiator, so that they replace one another at any moment.
+                        let seed = (round + 7 * u64::from(thread)).wrapping_mul(2_654_435_761);
+                        if visit(target, thread / 2, seed).is_err() {
+                            cut_off.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        until("all sessions end", || {
+            metric(&target.metrics(), "kbtp_sessions") == Some(0)
+                && metric(&target.metrics(), "kbtp_quota_granted_blocks") == Some(0)
+        });
+        let audit = target.audit();
+        assert_eq!(audit.faults, Vec::<String>::new());
+        assert_eq!((audit.in_rings, audit.bound, audit.elsewhere), (64, 0, 0));
+        let text = target.metrics();
+        for gauge in [
+            "kbtp_half_open",
+            "kbtp_requests_in_flight",
+            "kbtp_blocks{state=\"bound\"}",
+            "kbtp_blocks{state=\"pinned\"}",
+            "kbtp_blocks{state=\"deferred\"}",
+            "kbtp_tickets_outstanding",
+            "kbtp_leases",
+        ] {
+            assert_eq!(metric(&text, gauge), Some(0), "{gauge}");
+        }
+        let internal = "kbtp_session_ends_total{reason=\"internal\"}";
+        assert_eq!(metric(&text, internal), Some(0));
+        // Both kinds of ending were met.
+        let replaced = "kbtp_session_ends_total{reason=\"replaced\"}";
+        assert!(metric(&text, replaced) > Some(0));
+        assert!(cut_off.into_inner() < 120, "some visits went undisturbed");
+    }
+
     #[test]
     fn strangers_do_not_disturb() {
         let target = start(config());

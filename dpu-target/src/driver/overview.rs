@@ -3,13 +3,14 @@
 use super::admin::Answers;
 use super::worker::Command;
 use crate::engine::Worker;
-use crate::inbox::InboxSender;
+use crate::inbox::{InboxError, InboxSender};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::limits;
 use crate::metrics::{BuildInfo, Counted, PoolGauges, WorkerMetrics, blocks_bound, render};
 use crate::plane::Plane;
 use crate::status::{LeaseStatus, Status, hex};
-use kbtp_core::Stats;
+use crossbeam_channel::Sender;
+use kbtp_core::{Audit, Stats};
 use kbtp_fabric::Time;
 use kbtp_iwarp_tcp::{Clock, TcpRdmaStream};
 use std::net::SocketAddr;
@@ -92,32 +93,43 @@ impl Overview {
         }
     }
 
-    /// The whole. Waits for the workers, at most [`limits::REPORT_WAIT_MS`].
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn audit(&self) -> Audit {
+        self.own.shared.pool.audit()
+    }
+
+    /// What each worker answers to a command, and how many did not answer within [`limits::REPORT_WAIT_MS`]. Workers
+    /// that have ended count as silent if `ended_too`.
+    fn ask<T>(
+        &self,
+        command: impl Fn(Sender<T>) -> Command<TcpRdmaStream>,
+        ended_too: bool,
+    ) -> (Vec<T>, usize) {
         let (tx, rx) = crossbeam_channel::bounded(self.inboxes.len());
-        let mut asked: usize = 0;
-        for worker in self.inboxes.iter() {
-            if worker.send(Command::Report(tx.clone())).is_ok() {
-                asked += 1;
-            }
-        }
+        let asked = |worker: &&InboxSender<_>| match worker.send(command(tx.clone())) {
+            Ok(()) | Err(InboxError::Full(_)) => true,
+            Err(InboxError::Gone(_)) => ended_too,
+        };
+        let asked = self.inboxes.iter().filter(asked).count();
         drop(tx);
-        let mut sessions = Vec::new();
-        let mut answered = 0;
         let deadline = crossbeam_channel::after(Duration::from_millis(limits::REPORT_WAIT_MS));
-        while answered < asked {
+        let mut answers = Vec::with_capacity(asked);
+        while answers.len() < asked {
             crossbeam_channel::select! {
-                recv(rx) -> report => match report {
-                    Ok(report) => {
-                        sessions.extend(report);
-                        answered += 1;
-                    }
-                    // The rest ended without an answer.
+                recv(rx) -> answer => match answer {
+                    Ok(answer) => answers.push(answer),
+                    // Nobody is left who could answer.
                     Err(_) => break,
                 },
                 recv(deadline) -> _ => break,
             }
         }
+        let silent = asked - answers.len();
+        (answers, silent)
+    }
+
+    /// The whole. Waits for the workers, at most [`limits::REPORT_WAIT_MS`].
+    pub(crate) fn status(&self) -> Status {
+        let (reports, workers_silent) = self.ask(Command::Report, true);
         let now = self.facts.clock.now();
         Status {
             build: BuildInfo::SOFTWARE_IWARP_TCP,
@@ -131,8 +143,8 @@ impl Overview {
             ),
             workers: self.workers.len(),
             pool: self.pool(),
-            sessions,
-            workers_silent: self.inboxes.len() - answered,
+            sessions: reports.into_iter().flatten().collect(),
+            workers_silent,
             leases: self.leases(now),
         }
     }
@@ -154,9 +166,12 @@ impl Overview {
 
 impl Answers for Overview {
     fn healthy(&self) -> Result<(), String> {
-        match self.lifecycle.phase() {
-            Phase::Running | Phase::Draining => Ok(()),
-            Phase::Stopped => Err("stopped".to_owned()),
+        if self.lifecycle.phase() == Phase::Stopped {
+            return Err("stopped".to_owned());
+        }
+        match self.ask(Command::Ping, false).1 {
+            0 => Ok(()),
+            silent => Err(format!("{silent} workers do not answer")),
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) enum Command<S> {
     Drain,
     /// End at once: streams are cut.
     Kill,
+    /// Say that you live.
+    Ping(Sender<()>),
     /// Say what your sessions are.
     Report(Sender<Vec<SessionStatus>>),
 }
@@ -122,6 +124,9 @@ fn obey<S: Stream>(command: Command<S>, engine: &mut Engine<S>, world: &mut Worl
         Command::Evicted { token } => engine.evicted(token),
         Command::Drain => engine.drain(world.now()),
         Command::Kill => engine.kill(world),
+        Command::Ping(to) => {
+            let _gone = to.send(());
+        }
         Command::Report(to) => {
             // Who asked may have given up.
             let _gone = to.send(engine.report(world.now()));
