@@ -14,7 +14,7 @@ run: ## Start agent and target, replay a trace against them, stop them (TRACE=FI
 test: ## Run every test
 	$(CARGO) nextest run --workspace --locked --no-fail-fast && $(CARGO) test --workspace --locked --doc --quiet
 lint: ## Formatting, clippy, documentation, and the checks of the tree itself
-	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check --report-only
+	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check
 fmt: ## Format the tree
 	$(CARGO) fmt --all
 bench: ## Load and store beside the limits of this machine, measured in the same run (BENCHFLAGS="--json")

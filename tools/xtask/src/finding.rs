@@ -43,6 +43,8 @@ impl fmt::Display for Finding {
 pub(crate) struct Report {
     /// Broken citations and lists: never right.
     pub(crate) faults: Vec<Finding>,
-    /// Missing coverage and a stale snapshot.
+    /// Missing coverage.
     pub(crate) shortfalls: Vec<Finding>,
+    /// What is good to know and wrong with nothing.
+    pub(crate) notes: Vec<Finding>,
 }

@@ -198,6 +198,7 @@ impl TargetSession {
         add(&shared.stats.sessions_granted, 1);
         self.acknowledge(
             shared,
+            //= kbtp-p6-request-id
             &HelloAck::Granted {
                 request_id: asked.request_id,
                 grant: terms,
