@@ -29,4 +29,4 @@ mod vec;
 pub use error::{AccessError, MapError};
 pub use pages::{Got, HUGE_PAGE_LEN, Huge, HugePages, PageOptions, PageReport, Reason};
 pub use region::Region;
-pub use vec::{ReadVec, WriteVec};
+pub use vec::{ReadVec, WriteVec, raise_receive_window};

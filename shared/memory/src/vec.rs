@@ -178,6 +178,35 @@ impl<'a> ReadVec<'a> {
     }
 }
 
+/// Lets a TCP socket's peer send `octets` ahead of this end's reading from the start, where Linux would begin with
+/// 64 KiB and find out by itself, slowly or not at all on short paths, that more is needed. The system goes on sizing
+/// the buffer upwards, unlike after `SO_RCVBUF`; its own limit (`tcp_rmem`) holds. Two system calls.
+///
+/// It works by a request to be woken only by so many octets (`SO_RCVLOWAT`), for which the kernel makes room, and
+/// which is then taken back. It stands in this crate because no wrapper of that option without `unsafe` is at hand.
+///
+/// # Errors
+/// What the system says.
+pub fn raise_receive_window(socket: BorrowedFd<'_>, octets: u32) -> io::Result<()> {
+    for low_water in [libc::c_int::try_from(octets).unwrap_or(libc::c_int::MAX), 1] {
+        let len = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4);
+        // SAFETY: the value is a C int that outlives the call, and `len` is its size; the kernel only reads it.
+        let rc = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVLOWAT,
+                (&raw const low_water).cast(),
+                len,
+            )
+        };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 impl<'a> WriteVec<'a> {
     /// Appends a slice.
     ///

@@ -45,3 +45,8 @@ pub const BACKLOG: i32 = 128;
 pub const ACCEPT_BURST: usize = 64;
 /// How long accepting pauses when descriptors or memory are out.
 pub const ACCEPT_PAUSE_MS: u64 = 100;
+
+/// Octets a peer may send ahead of our reading from the start: a block of 1 MiB. Left to itself Linux begins with
+/// 64 KiB, and on a short path may stay near it: then writer and reader wait for each other in turns, and Writes of
+/// 1 MiB over loopback reach 2.3 to 4 GB/s instead of 4.4 to 5.
+pub const RECEIVE_WINDOW: u32 = 1 << 20;

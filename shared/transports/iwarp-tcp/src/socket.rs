@@ -1,9 +1,12 @@
 //! TCP sockets as streams want them: non-blocking, without Nagle's delay, watched for dead and stalled peers.
 
-use crate::limits::{KEEPALIVE_IDLE_MS, KEEPALIVE_INTERVAL_MS, KEEPALIVE_PROBES, USER_TIMEOUT_MS};
+use crate::limits::{
+    KEEPALIVE_IDLE_MS, KEEPALIVE_INTERVAL_MS, KEEPALIVE_PROBES, RECEIVE_WINDOW, USER_TIMEOUT_MS,
+};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// What TCP is told.
@@ -21,7 +24,8 @@ pub struct TcpOptions {
     /// Octets of the send buffer; `None` lets the system size it by what the path needs, which is best on almost
     /// every path.
     pub send_buffer: Option<usize>,
-    /// Octets of the receive buffer; `None` as for the send buffer.
+    /// Octets of the receive buffer; `None` lets the system size it, from
+    /// [`RECEIVE_WINDOW`](crate::limits::RECEIVE_WINDOW) upwards.
     pub receive_buffer: Option<usize>,
 }
 
@@ -62,6 +66,9 @@ pub(crate) fn prepare(socket: &Socket, options: &TcpOptions) -> io::Result<()> {
     // Each send carries whole FPDUs: there is nothing for Nagle to gather, and its wait for a delayed acknowledgement
     // costs 40 ms.
     socket.set_tcp_nodelay(true)?;
+    if options.receive_buffer.is_none() {
+        kbtp_memory::raise_receive_window(socket.as_fd(), RECEIVE_WINDOW)?;
+    }
     socket.set_tcp_keepalive(
         &TcpKeepalive::new()
             .with_time(Duration::from_millis(options.keepalive_idle_ms))
@@ -135,6 +142,7 @@ mod tests {
             );
             // Linux keeps twice what was asked for, for its own needs.
             assert_eq!(socket.send_buffer_size().unwrap(), 65_536);
+            assert!(socket.recv_buffer_size().unwrap() > usize::try_from(RECEIVE_WINDOW).unwrap());
         }
     }
 }
