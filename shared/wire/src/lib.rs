@@ -1,7 +1,29 @@
 //! Every octet layout of KBTP and of the protocols below it.
 //!
 //! No `std`, no allocation, no unsafe: octets in, values out, and back. Nothing outside this crate shifts or masks
-//! a protocol field.
+//! a protocol field. Below it is nothing; above it stand `kbtp-memory`, `kbtp-fabric` and all the rest.
+//!
+//! KBTP's own structures are at the root; [`mpa`], [`ddp`] and [`rdmap`] have those of the RFCs. A decoder is total: any
+//! octets give a value or a named error, and none is copied but headers.
+//!
+//! ```
+//! use kbtp_wire::{ByteLen, Handle, Operation, Request, RequestId, Source};
+//!
+//! let request = Request {
+//!     request_id: RequestId(1),
+//!     handle: Handle(42),
+//!     generation: None,
+//!     record: None,
+//!     operation: Operation::AllocStore {
+//!         source: Source::Inline { declared: ByteLen(5), octets: b"block" },
+//!         seal: true,
+//!     },
+//! };
+//! let mut message = [0; 64];
+//! let len = request.encode_into(&mut message)?;
+//! assert_eq!(Request::decode(&message[..len]), Ok(request));
+//! # Ok::<(), kbtp_wire::BufferTooSmall>(())
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 
