@@ -4,6 +4,7 @@ use crate::limits;
 use kbtp_fabric::LocalError;
 use kbtp_wire::mpa::{MAX_MULPDU, MIN_MULPDU, RtrKinds};
 
+//= rfc6581-10-not-without-need
 /// Which startup frames an initiator sends. A responder answers in the form of the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Handshake {
@@ -79,6 +80,7 @@ impl Default for Config {
             registrations: 1024,
             outbound_reads: 64,
             inbound_reads: 64,
+            //= rfc5044-4.4-crc-default
             crc: true,
             markers: false,
             //= kbtp-9.1-enhanced-connection

@@ -48,6 +48,10 @@ pub enum Action {
     Close,
 }
 
+//= exception rfc5041-6.2-no-own-teardown: DDP and RDMAP are one object here; teardown is RDMAP's, after a Terminate
+//= exception rfc5041-6.2.1-data-after-close: TCP brings no octets after the peer's FIN
+//= exception rfc5042-6.4.3.1-fair-share: each stream has receive slots of its own
+//= exception rfc6581-9.3-local-error: all resources are there before a frame goes out, so that no local error arises
 /// One RDMAP Stream.
 ///
 /// A transport reads into [`recv_vec`](Self::recv_vec) and calls [`handle_received`](Self::handle_received), sends
@@ -129,6 +133,9 @@ impl Connection {
         now: Time,
     ) -> Result<Self, LocalError> {
         config.check()?;
+        //= rfc5042-6.4.6-overflow-contained
+        // Nothing is shared between streams but the regions registered with them.
+        //= rfc5042-3-no-assumed-trust
         let events = usize::from(config.receive_slots) + usize::from(config.send_queue);
         Ok(Self {
             state: if initiator {
@@ -162,6 +169,7 @@ impl Connection {
             deaf: false,
             peer_ended: false,
             now,
+            //= rfc5044-7.1.2-timeout
             deadline: Some(now.after_ms(config.startup_timeout_ms)),
             end_sending: false,
             close: false,
@@ -248,6 +256,8 @@ impl Connection {
         self.ird = agreed.ird;
         self.rtr_send_expected = agreed.rtr_send_expected;
         self.inbound.agree(agreed.ird);
+        //= rfc5044-7.1-bound-at-full-operation
+        //= rfc5044-4.4-crc-if-either
         self.outgoing.agree(agreed.crc, agreed.markers_out);
         self.incoming.agree(agreed.crc, agreed.markers_in);
         self.sending.begin(&self.config);
@@ -567,6 +577,8 @@ impl Connection {
     pub(crate) fn fault(&mut self, fault: Fault, culprit: Option<&Culprit>) {
         self.deaf = true;
         self.incoming.discard();
+        //= rfc5040-7.1-user-informed
+        //= rfc5041-6.2.2-fatal-reported
         self.end_with(StreamError::Protocol {
             reason: format!("{}: {}", fault.rule, fault.cause),
         });
@@ -579,6 +591,8 @@ impl Connection {
         let told = self.initiator || self.fpdu_seen;
         //= rfc5040-7.1-first-error
         if told && self.state != State::Terminating {
+            //= rfc5040-7.1-terminate-sent
+            //= rfc7306-8.1-terminate-sent
             self.sending.terminate = Some(TerminateOctets::new(fault.cause, culprit));
         }
         self.apply(if told {

@@ -138,6 +138,9 @@ impl Connection {
             self.fault(CRC_FAULT, None);
             return;
         }
+        //= rfc5041-5.4-delivered-when-complete
+        //= rfc5044-3-ulpdu-with-length
+        //= rfc5041-5.3-delivered-once-in-order
         let first = !self.fpdu_seen;
         self.fpdu_seen = true;
         let outcome = match self.incoming.verdict.take() {
@@ -182,6 +185,8 @@ impl Connection {
                 OperationCode::CatastrophicStream,
                 "a ULPDU is too short for a DDP header",
             )),
+            //= rfc5041-4.1-tagged-flag
+            //= rfc5041-5.2-placed
             Some(Ok(header)) => self.inspect_tagged(&header),
             Some(Err(header)) => self.inspect_untagged(&header),
         };
@@ -375,6 +380,7 @@ impl Connection {
             Some(Ok(header)) => {
                 let len = self.incoming.payload_len();
                 self.assembly.tagged_open = !header.last;
+                //= rfc5040-5.1-write-not-delivered
                 if opcode(header.ulp).map_err(plain)? == RdmapOpcode::ReadResponse {
                     self.deliver_read_response(&header, len);
                 }
@@ -396,6 +402,7 @@ impl Connection {
                 if let Some(msn) = self.assembly.msn.get_mut(at) {
                     *msn = msn.next();
                 }
+                //= rfc5041-4.3-rsvdulp-delivered
                 match header.queue {
                     QueueNumber::SEND => self.deliver_send(&header, len, first).map_err(plain),
                     QueueNumber::READ_REQUEST => self.deliver_request(&header, len),
@@ -416,12 +423,9 @@ impl Connection {
         else {
             return;
         };
-        let retired = len > 0
-            && matches!(
-                self.stags.find(sink, offset, len.into()),
-                Err(NoPlace::Retired)
-            );
-        let dropped = dropped || retired;
+        // The sink was there when the header came; if it is not now, octets were dropped.
+        let gone = len > 0 && self.stags.find(sink, offset, len.into()).is_err();
+        let dropped = dropped || gone;
         self.queue.update_awaited(Awaited::Read {
             sink,
             offset: TaggedOffset(offset.0.wrapping_add(len.into())),
@@ -430,6 +434,7 @@ impl Connection {
         });
         //= rfc5040-5.5-read-complete-on-response
         if header.last {
+            //= rfc5040-5.2.2-response-delivered
             self.queue.answered(if dropped {
                 WorkOutcome::Flushed
             } else {
@@ -449,6 +454,9 @@ impl Connection {
             return Ok(());
         };
         let opcode = opcode(header.ulp)?;
+        //= rfc5040-5.3-send-consumes-one
+        //= rfc7306-6.3-immediate-consumes-one
+        //= rfc5041-5.4-length-delivered
         self.slots.hold(slot, len);
         let (solicited, invalidate) = match opcode {
             RdmapOpcode::Send => (false, false),
@@ -467,6 +475,7 @@ impl Connection {
             return Ok(());
         }
         let invalidated = if invalidate {
+            //= rfc5040-7.2-invalidate-stag-valid
             let stag = Stag(header.ulp_word);
             //= rfc5040-5.3-invalidate-on-delivery
             if !self.stags.peer_may_invalidate(stag) || self.end_registration(stag, false).is_err()
@@ -481,6 +490,7 @@ impl Connection {
             None
         };
         //= rfc5040-5.5-send-delivered-in-order
+        //= rfc5040-5.3-send-in-order
         self.events.push_back(Event::Received {
             slot: ReceiveSlot(slot),
             len: ByteLen(len),
@@ -511,6 +521,10 @@ impl Connection {
         header: &UntaggedHeader,
         len: u32,
     ) -> Result<(), (Fault, Option<[u8; ReadRequest::LEN]>)> {
+        //= rfc5040-5.2.1-read-request-consumes-one
+        //= rfc7306-5.2.1-request-consumes-one
+        //= rfc5040-5.5-read-request-after-delivery
+        //= rfc7306-5.4-after-delivery
         let octets = *self.incoming.control.get(1);
         let plain = |fault| (fault, None);
         match opcode(header.ulp).map_err(plain)? {
@@ -550,6 +564,9 @@ impl Connection {
             return Ok(None);
         }
         //= rfc5040-7.2-read-source-range
+        //= rfc5040-7.2-read-source-stag
+        //= rfc5040-5.2.1-read-source-validated
+        //= rfc5042-6.3.5-least-rights
         let place = self
             .stags
             .find(
@@ -581,6 +598,8 @@ impl Connection {
             ));
         }
         //= rfc7306-8.2-request-validated
+        //= rfc7306-5.1.1-aligned
+        //= rfc7306-5.1.2-aligned
         match self
             .stags
             .region(place.entry)
@@ -599,6 +618,7 @@ impl Connection {
         let octets = self.incoming.control.get(2);
         let len = usize::try_from(len).unwrap_or(0);
         let reason = octets.get(..len).and_then(describe).ok_or(MALFORMED)?;
+        //= rfc5040-5.4-terminate-delivered
         self.end_with(StreamError::PeerTerminated { reason });
         self.apply(Input::PeerTerminate);
         Ok(())
@@ -610,6 +630,7 @@ impl Connection {
         match self.queue.awaited() {
             //= rfc7306-5.2.2-request-id
             Some(Awaited::Atomic { request_id }) if request_id == response.request_id => {
+                //= rfc7306-5.2.2-response-delivered
                 self.queue.answered(WorkOutcome::Atomic(response.original));
                 self.complete();
                 Ok(())

@@ -30,6 +30,11 @@ impl InboundQueue {
     /// A queue for at most `depth` requests.
     pub(crate) fn new(depth: u16) -> Self {
         Self {
+            //= rfc5040-5.2.2-read-queue-buffers
+            //= rfc5040-6.1-ird-ord-provided
+            //= rfc7306-5.2.2-request-buffers
+            //= rfc5040-8.1.2-read-queue-not-shared
+            //= rfc5042-6.4.3.3-read-queue-not-shared
             // One more for the RTR indication.
             requests: VecDeque::with_capacity(usize::from(depth) + 1),
             depth: depth.into(),

@@ -49,6 +49,7 @@ pub(crate) const CRC_FAULT: Fault = Fault::new(
     "the CRC of an FPDU is wrong",
 );
 
+//= rfc5040-5.4-terminate-buffer
 /// The buffers of queues 1, 2 and 3.
 #[derive(Debug)]
 pub(crate) struct ControlBuffers([[u8; CONTROL_LEN]; 3]);
@@ -227,6 +228,9 @@ impl Incoming {
         }
     }
 
+    //= rfc5041-7.1-cease-placing
+    //= rfc5044-8-nothing-after-error
+    //= rfc5040-7-erroneous-stream
     /// Drops all that is staged, and places nothing more.
     pub(crate) fn discard(&mut self) {
         self.staged = 0..0;
@@ -249,6 +253,7 @@ impl Incoming {
             && self.staged.start == self.staged.end
     }
 
+    //= rfc5044-4.3-markers-stripped
     /// The next run of staged octets between Markers, at most `want`. Markers ahead of it are taken and checked.
     fn next_run(&mut self, want: usize) -> Option<Range<usize>> {
         loop {
@@ -335,6 +340,8 @@ impl Incoming {
                 to.copy_from_slice(from);
             }
             self.head_have += run.len();
+            //= rfc5044-5.2-boundaries-by-length
+            //= rfc5044-5.1-alignment-lost
             let [hi, lo, ..] = self.head;
             self.ulpdu_len = u16::from_be_bytes([hi, lo]);
         }
@@ -466,6 +473,7 @@ impl Incoming {
             self.field_have += run.len();
         }
         //= rfc5044-4.4-crc-verified
+        //= rfc5044-4.1-crc-not-checked
         Some(!self.sums() || crc_from_wire(self.field) == self.crc)
     }
 

@@ -97,6 +97,7 @@ impl Connection {
         if self.initiator {
             self.take_reply();
         } else {
+            //= rfc5044-7.1.2-responder-waits
             self.startup = Startup::Request;
             self.apply(Input::Request);
         }
@@ -120,6 +121,7 @@ impl Connection {
         else {
             return;
         };
+        //= rfc5044-7.1.2-rejected
         if frame.flags.rejected {
             self.startup = Startup::Rejected;
             self.end_with(StreamError::Protocol {

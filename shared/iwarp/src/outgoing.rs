@@ -152,6 +152,9 @@ impl Outgoing {
         let Ok(ulpdu_len) = u16::try_from(ulpdu_len) else {
             return false;
         };
+        //= rfc5044-3-one-ulpdu
+        //= rfc5044-4.3-markers-on-demand
+        //= rfc5044-4.3-marker-interval
         if let Some(clock) = self.markers {
             self.frame_marked(fpdu, region, ulpdu_len, clock);
         } else {
@@ -176,6 +179,7 @@ impl Outgoing {
         if let Some((region, payload)) = region {
             crc = self.take_in_region(crc, region, payload);
         }
+        //= rfc5044-4.1-pad-zero
         let pad = pad_len(ulpdu_len);
         crc = self.take_in(crc, [0; 3].split_at(pad).0);
         self.write(&crc_to_wire(if self.crc { crc } else { 0 }));
@@ -192,6 +196,7 @@ impl Outgoing {
 
     fn checksum(&self, crc: u32, octets: &[u8]) -> u32 {
         //= rfc5044-4.4-crc32c
+        //= rfc5044-4.4-crc-implemented
         if self.crc {
             crc32c::update(crc, octets)
         } else {

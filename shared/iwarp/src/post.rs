@@ -2,7 +2,7 @@
 
 use crate::connection::{Connection, Startup};
 use crate::incoming::Sink;
-use crate::send_queue::{Awaited, Local, Work};
+use crate::send_queue::{Local, Work};
 use crate::stags::{NoPlace, Place};
 use crate::state::State;
 use crate::terminate::Fault;
@@ -22,6 +22,7 @@ impl Connection {
         work: &WorkRequest<'_>,
         signaled: bool,
     ) -> Result<(), PostError> {
+        //= rfc5041-6.2.1-no-transfer-after-close
         if self.state != State::Established {
             return Err(match self.startup {
                 Startup::Pending | Startup::Request => PostError::Unsupported {
@@ -159,14 +160,17 @@ impl Connection {
 
     /// Ends a registration for good, or leaves a sink of it (`retire`).
     pub(crate) fn end_registration(&mut self, stag: Stag, retire: bool) -> Result<(), LocalError> {
+        //= rfc5040-8.1.1-establish-and-revoke
+        //= rfc5041-8.3-establish-and-revoke
+        //= rfc5040-8.1.1-no-write-after-revoke
+        //= rfc5041-8.3.1-no-write-after-revoke
+        //= rfc5042-6.2.2-no-write-after-revoke
         // A retired one has no octets in use any more.
         if let Some((entry, region)) = self.stags.live(stag) {
             self.outgoing.spill(entry, region);
             if matches!(self.incoming.sink, Sink::Region { entry: at, .. } if at == entry) {
                 self.incoming.sink = Sink::Discard;
-                if retire {
-                    self.drop_awaited(stag);
-                } else {
+                if !retire && self.incoming.payload_left > 0 {
                     self.incoming.verdict.get_or_insert(Fault::new(
                         TerminateCause::DdpTagged(DdpTaggedCode::InvalidStag),
                         "the STag was invalidated while octets for it came in",
@@ -180,22 +184,6 @@ impl Connection {
             self.stags.invalidate(stag)?;
         }
         Ok(())
-    }
-
-    /// Notes that the Read being answered into `stag` has lost octets.
-    fn drop_awaited(&mut self, stag: Stag) {
-        if let Some(Awaited::Read {
-            sink, offset, left, ..
-        }) = self.queue.awaited()
-            && sink == stag
-        {
-            self.queue.update_awaited(Awaited::Read {
-                sink,
-                offset,
-                left,
-                dropped: true,
-            });
-        }
     }
 }
 

@@ -116,6 +116,7 @@ impl SendQueue {
             first: 0,
             next: 0,
             heads: ByteRing::new(usize::try_from(head_ring_len).unwrap_or(usize::MAX)),
+            //= rfc7306-5.2.2-response-buffers
             // One more for the RTR indication.
             awaited: VecDeque::with_capacity(usize::from(outbound_reads) + 1),
             untaken: 0,
@@ -124,6 +125,8 @@ impl SendQueue {
 
     /// Whether one more entry fits: what waits to be reported counts too, so that the events are bounded.
     pub(crate) fn has_room(&self) -> bool {
+        //= rfc5042-6.4.3.2-cq-no-overflow
+        //= rfc5040-8.1.1-no-shared-cq
         self.entries.len() + self.untaken < self.depth
     }
 
@@ -230,6 +233,9 @@ impl SendQueue {
     /// Takes the oldest work if it is over, the stream being sent up to `sent`.
     pub(crate) fn retire(&mut self, sent: u64) -> Option<Retired> {
         let entry = self.entries.front()?;
+        //= rfc5040-5.5-completed-in-order
+        //= rfc5040-5.5-complete-after-ddp
+        //= rfc7306-5.4-complete-on-response
         let outcome = match entry.progress {
             Progress::Framed { end } if end <= sent => WorkOutcome::Sent,
             Progress::Over(outcome) => outcome,

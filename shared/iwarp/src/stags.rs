@@ -135,6 +135,7 @@ impl StagTable {
                 return None;
             }
             *count = number + 1;
+            //= rfc5040-8.1.1-stag-unpredictable
             let high = self.key.permute(entry.into(), key_bits, number);
             let low = u32::from(entry) ^ self.cover;
             // With a single entry all 32 bits are drawn and there is nothing to shift.
@@ -157,6 +158,11 @@ impl StagTable {
         ((stag.0 ^ self.cover) & ((1_u32 << self.entry_bits) - 1)) as u16
     }
 
+    //= rfc5041-4.2-stag-valid
+    //= rfc5041-8.2-stream-association
+    //= rfc5040-8.1.1-stream-scope
+    //= rfc5042-6.1.1-stream-scope
+    //= rfc5042-6.4.5-no-shared-stag
     fn get(&self, stag: Stag) -> Option<&Entry> {
         match self.entries.get(usize::from(self.entry_of(stag))) {
             Some(entry @ (Entry::Live(found, _) | Entry::Retired(found))) if *found == stag => {
@@ -179,6 +185,10 @@ impl StagTable {
             Some(Entry::Retired(_)) => return Err(NoPlace::Retired),
             _ => return Err(NoPlace::Invalid),
         };
+        //= rfc5041-7.1-tagged
+        //= rfc5041-8.3-exact-range
+        //= rfc5040-8.1.1-no-access-outside
+        //= rfc5042-6.2.1-no-access-outside
         let end = offset.0.checked_add(len).ok_or(NoPlace::Wrap)?;
         let at = offset.0.checked_sub(live.base).ok_or(NoPlace::Bounds)?;
         // `base + len` of a registration does not wrap.

@@ -90,6 +90,7 @@ impl FrameOctets {
             len: 0,
         };
         out.push(&frame.encode())?;
+        //= rfc6581-6-enhanced-data-first
         if let Some(data) = enhanced {
             out.push(&data.encode())?;
         }
@@ -107,6 +108,9 @@ impl FrameOctets {
 
 /// The request of an initiator; `None` if the Private Data is too long.
 pub(crate) fn request(config: &Config, private: &[u8]) -> Option<FrameOctets> {
+    //= rfc5044-7.1.2-initiator-sends-request
+    //= rfc6581-9.2-initiator-flags
+    //= rfc6581-9.2-client-server-zero
     let peer_to_peer = match config.handshake {
         Handshake::Original => {
             let flags = StartupFlags {
@@ -159,6 +163,8 @@ pub(crate) fn reply(
         rtr: None,
         rtr_send_expected: false,
     };
+    //= rfc6581-6-revision-1-accepted
+    //= rfc6581-9.1-all-ones
     let answer = data.map(|asked| {
         //= rfc6581-9.1-responder-ird
         // As much as was asked for and there is; one for the indication if that is to be a Read.

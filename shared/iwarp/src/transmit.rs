@@ -89,6 +89,8 @@ impl Sending {
 
     /// Payload of one segment with a header of `header` octets, `left` being left.
     fn segment(&self, header: usize, left: u32) -> u16 {
+        //= rfc5041-5.2-segmented
+        //= rfc5044-3-ulpdu-not-over
         // At least 128 - 18 octets. Large segments are whole pages, so that the payload keeps its alignment.
         let room = usize::from(self.max_ulpdu).saturating_sub(header);
         let room = if room >= 8192 { room & !4095 } else { room };
@@ -106,6 +108,8 @@ const fn untagged(
     message_offset: u32,
     last: bool,
 ) -> UntaggedHeader {
+    //= rfc5040-4.1-invalidate-stag-zero
+    //= rfc5041-4.3-same-fields
     UntaggedHeader {
         last,
         version: DDP_VERSION,
@@ -169,9 +173,11 @@ impl Connection {
     }
 
     fn frame_one(&mut self) {
+        //= rfc5040-6.1-only-rdma-messages
         if self.sending.terminate.is_some() {
             return self.frame_terminate();
         }
+        //= rfc6581-5-nothing-before-rtr
         if let Some(rtr) = self.rtr_due() {
             return self.frame_rtr(rtr);
         }
@@ -200,6 +206,7 @@ impl Connection {
         }
     }
 
+    //= rfc5040-3.1-on-ddp
     fn frame(&mut self, fpdu: &Fpdu<'_>) -> bool {
         self.outgoing.frame(fpdu, &self.stags)
     }
@@ -208,6 +215,7 @@ impl Connection {
         let Some(octets) = self.sending.terminate.take() else {
             return;
         };
+        //= rfc5040-5.4-terminate-untagged
         let header = untagged(
             RdmapOpcode::Terminate,
             QueueNumber::TERMINATE,
@@ -266,6 +274,9 @@ impl Connection {
     fn frame_request(&mut self, request: &ReadRequest) {
         let msn = self.sending.request_msn;
         self.sending.request_msn = msn.next();
+        //= rfc5040-5.2.1-read-request-untagged
+        //= rfc5040-5.2.1-read-one-buffer
+        //= rfc5040-4.2-headers
         let header = untagged(
             RdmapOpcode::ReadRequest,
             QueueNumber::READ_REQUEST,
@@ -281,6 +292,12 @@ impl Connection {
     }
 
     fn frame_posted(&mut self) -> Framed {
+        //= rfc5040-5.5-submitted-in-order
+        //= rfc5040-5.1-write-in-order
+        //= rfc5040-5.2.1-read-request-in-order
+        //= rfc7306-5.2.1-in-order
+        //= rfc7306-6.3-immediate-in-order
+        //= rfc5041-5.3-transmit-in-order
         match self.queue.upcoming() {
             None => Framed::Broken,
             Some(Work::Send {
@@ -320,6 +337,7 @@ impl Connection {
                     offset: remote.offset,
                     operation,
                 };
+                //= rfc7306-5.2.1-request-untagged
                 let header = untagged(
                     RdmapOpcode::AtomicRequest,
                     QueueNumber::READ_REQUEST,
@@ -388,6 +406,11 @@ impl Connection {
             .segment(UntaggedHeader::LEN, total.saturating_sub(done));
         let last = u64::from(done) + u64::from(len) >= u64::from(total);
         let msn = self.sending.send_msn;
+        //= rfc5040-5.3-send-untagged
+        //= rfc5041-5.2-mo-offset
+        //= rfc5041-4.3-mo-zero-first
+        //= rfc5041-4.1-last-flag
+        //= rfc5040-5.3-invalidate-names-stag
         let mut header = untagged(opcode, QueueNumber::SEND, msn, done, last);
         header.ulp_word = invalidate;
 
@@ -448,6 +471,7 @@ impl Connection {
         let len = self
             .sending
             .segment(TaggedHeader::LEN, local.len.saturating_sub(done));
+        //= rfc5041-5.2-zero-length-one-segment
         let last = u64::from(done) + u64::from(len) >= u64::from(local.len);
         let payload = if len == 0 {
             None
@@ -460,6 +484,10 @@ impl Connection {
         let header = TaggedHeader {
             last,
             version: DDP_VERSION,
+            //= rfc5040-5.1-write-tagged
+            //= rfc5040-5.1-write-one-buffer
+            //= rfc5041-4.2-same-stag
+            //= rfc5041-5.2-to-offset
             ulp: RdmapControl::encode(RdmapOpcode::Write),
             stag: remote.stag,
             offset: TaggedOffset(remote.offset.0.wrapping_add(done.into())),
@@ -488,6 +516,7 @@ impl Connection {
     fn frame_immediate(&mut self, data: u64) -> Framed {
         let msn = self.sending.send_msn;
         self.sending.send_msn = msn.next();
+        //= rfc7306-6.3-immediate-untagged
         let header = untagged(RdmapOpcode::Immediate, QueueNumber::SEND, msn, 0, true);
         let (octets, len) = joined(&header, &ImmediateData(data).encode());
         self.frame(&Fpdu {
@@ -500,6 +529,10 @@ impl Connection {
 
     /// The next FPDU of the answer to the oldest request.
     fn frame_answer(&mut self) -> Framed {
+        //= rfc5040-5.2.2-responses-in-order
+        //= rfc7306-5.2.2-responses-in-order
+        //= rfc5040-5.2.1-read-answered
+        //= rfc7306-5.2.1-answered
         match self.inbound.front() {
             None => Framed::Broken,
             Some(Inbound::Read { request, done, msn }) => self.frame_response(request, done, msn),
@@ -525,6 +558,8 @@ impl Connection {
         let header = TaggedHeader {
             last,
             version: DDP_VERSION,
+            //= rfc5040-5.2.2-response-tagged
+            //= rfc5040-5.2-read-two-messages
             ulp: RdmapControl::encode(RdmapOpcode::ReadResponse),
             stag: rest.sink_stag,
             offset: rest.sink_offset,
@@ -579,6 +614,7 @@ impl Connection {
         };
         let msn = self.sending.response_msn;
         self.sending.response_msn = msn.next();
+        //= rfc7306-5-response-queue-3
         let header = untagged(
             RdmapOpcode::AtomicResponse,
             QueueNumber::ATOMIC_RESPONSE,
@@ -601,6 +637,7 @@ impl Connection {
 
     /// Carries out an atomic operation in the byte order of this machine. Gives the value before it.
     fn execute(&self, request: &AtomicRequest) -> Result<u64, Fault> {
+        //= rfc7306-5-exclusive
         let place = self.check_atomic(request)?;
         let word = self
             .stags

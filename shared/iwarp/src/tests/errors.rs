@@ -108,6 +108,15 @@ pub(super) fn atomic(stag: Stag, offset: u64) -> [u8; 52] {
     .encode()
 }
 
+//= test rfc5040-7.1-terminate-sent
+//= test rfc5040-7.1-user-informed
+//= test rfc5041-6.2.2-fatal-reported
+//= test rfc5041-7.1-cease-placing
+//= test rfc5044-8-nothing-after-error
+//= test rfc5040-7-erroneous-stream
+//= test rfc5040-5.4-terminate-untagged
+//= test rfc5040-5.4-nothing-after-terminate
+//= test rfc5040-7.1-first-error
 /// Says the segments to a victim; the last must be answered by a Terminate of that layer, type and code that shows
 /// that much of it, and nothing must be delivered.
 pub(super) fn refused(
@@ -162,6 +171,10 @@ pub(super) fn refused(
 
 #[test]
 fn ddp_tagged_errors() {
+    //= test rfc5041-4.2-stag-valid
+    //= test rfc5041-8.3-exact-range
+    //= test rfc5040-8.1.1-no-access-outside
+    //= test rfc5042-6.2.1-no-access-outside
     //= test rfc5041-7.1-tagged
     //= test rfc5041-7.1-to-wrap
     //= test rfc5041-4.1-version
@@ -296,6 +309,7 @@ fn ddp_untagged_errors_of_place_and_version() {
 
 #[test]
 fn more_sends_than_slots_are_refused() {
+    //= test rfc5040-5.3-send-consumes-one
     let (mut forged, ..) = victim();
     for msn in 1..=2 {
         forged.say(&untagged_at(3, 0, msn, 0, true, b"x"));
@@ -327,6 +341,7 @@ fn more_reads_than_the_ird_are_refused() {
 
 #[test]
 fn a_wrong_crc_delivers_nothing() {
+    //= test rfc5044-4.4-crc-implemented
     //= test rfc5044-6-verified-first
     //= test rfc5044-4.4-crc-verified
     let good = fpdu(&untagged(3, 0, &[5; 40]));
@@ -389,6 +404,7 @@ fn a_zero_length_write_needs_no_stag() {
 
 #[test]
 fn the_peers_terminate_ends_the_stream_in_words() {
+    //= test rfc5040-5.4-terminate-buffer
     //= test rfc5040-5.4-terminate-delivered
     let (mut forged, ..) = victim();
     forged.say(&untagged(7, 2, &[0x11, 0x01, 0, 0]));
@@ -402,6 +418,11 @@ fn the_peers_terminate_ends_the_stream_in_words() {
 
 #[test]
 fn an_stag_that_ends_while_octets_for_it_come_in_is_invalid() {
+    //= test rfc5040-8.1.1-no-write-after-revoke
+    //= test rfc5041-8.3.1-no-write-after-revoke
+    //= test rfc5042-6.2.2-no-write-after-revoke
+    //= test rfc5041-8.3-establish-and-revoke
+    //= test rfc5040-8.1.1-establish-and-revoke
     let (mut forged, stags, memory) = victim();
     let segment = tagged(0, stags.all, BASE, true, &[9; 1024]);
     let octets = fpdu(&segment);
@@ -420,6 +441,56 @@ fn an_stag_that_ends_while_octets_for_it_come_in_is_invalid() {
     want.extend_from_slice(&segment[..14]);
     assert_eq!(forged.hear(), [untagged(7, 2, &want)]);
     let mut octets = vec![0; 4096];
+    memory.read(0, &mut octets).unwrap();
+    assert!(octets.iter().all(|o| *o == 0));
+}
+
+#[test]
+fn a_peer_that_closed_first_is_told_and_left() {
+    let (mut forged, ..) = victim();
+    forged.say(&untagged(3, 9, b"x"));
+    forged.target.handle_end(Time(0));
+    assert!(!forged.target.is_ended());
+    assert!(!forged.target.wants_read());
+    assert_eq!(forged.hear().len(), 1);
+    assert_eq!(actions(&mut forged.target), [Action::Close]);
+    assert!(forged.target.is_ended());
+}
+
+#[test]
+fn whatever_comes_after_an_error_is_read_and_dropped() {
+    //= test rfc5041-7.1-cease-placing
+    let (mut forged, ..) = victim();
+    forged.say(&untagged(3, 9, b"x"));
+    // So that the peer's TCP can take the Terminate and close.
+    let much = vec![0x55; 200_000];
+    let taken = forged.wire.push(&mut forged.target, &much, Time(0));
+    assert_eq!(taken, much.len());
+    assert_eq!(forged.hear().len(), 1);
+    assert_eq!(
+        forged.wire.push(&mut forged.target, &much, Time(0)),
+        much.len()
+    );
+}
+
+#[test]
+fn an_error_of_an_answer_stops_the_placing_of_what_comes_in() {
+    //= test rfc5041-7.1-cease-placing
+    let (mut forged, stags, memory) = victim();
+    let source = region(4096);
+    let stag = register(&mut forged.target, &source, 0, ALL_ACCESS);
+    forged.say(&untagged(1, 1, &read_request(stag, 0, 4096)));
+    let write = fpdu(&tagged(0, stags.all, BASE, true, &[9; 4096]));
+    forged
+        .wire
+        .push(&mut forged.target, &write[..1000], Time(0));
+    forged.target.invalidate(stag).unwrap();
+    assert_eq!(forged.hear()[0][18..20], [0x01, 0]);
+    memory.fill(0, LEN, 0).unwrap();
+    forged
+        .wire
+        .push(&mut forged.target, &write[1000..], Time(0));
+    let mut octets = vec![1; 4096];
     memory.read(0, &mut octets).unwrap();
     assert!(octets.iter().all(|o| *o == 0));
 }

@@ -105,6 +105,8 @@ fn messages_of_the_wrong_length_are_refused() {
 
 #[test]
 fn access_rights_are_checked() {
+    //= test rfc5042-6.3.5-least-rights
+    //= test rfc5040-7.2-invalidate-stag-valid
     //= test rfc5041-8.3.1-access-rights
     refused(
         "RDMA Write",
@@ -156,6 +158,8 @@ fn access_rights_are_checked() {
 
 #[test]
 fn sources_of_reads_are_checked() {
+    //= test rfc5040-7.2-read-source-stag
+    //= test rfc5040-5.2.1-read-source-validated
     //= test rfc5040-7.2-read-source-range
     let read = |stag, offset, len| vec![untagged(1, 1, &read_request(stag, offset, len))];
     refused("STag", |_| read(Stag(99), BASE, 8), (0, 1, 0), Shows::Rdmap);
@@ -182,6 +186,9 @@ fn sources_of_reads_are_checked() {
 
 #[test]
 fn words_of_atomics_are_checked() {
+    //= test rfc7306-5.1.1-aligned
+    //= test rfc7306-5.1.2-aligned
+    //= test rfc7306-8.1-terminate-sent
     //= test rfc7306-8.2-request-validated
     //= test rfc7306-5.2.1-unsupported-code
     let ask = |stag, offset| vec![untagged(10, 1, &atomic(stag, offset))];
@@ -213,6 +220,7 @@ fn words_of_atomics_are_checked() {
 
 #[test]
 fn a_zero_length_read_is_not_checked_and_is_answered() {
+    //= test rfc5041-5.2-zero-length-one-segment
     //= test rfc5040-5.2.1-zero-read-not-validated
     //= test rfc5040-4.4-sink-copied
     let (mut forged, ..) = victim();

@@ -57,6 +57,8 @@ fn contents(region: &Region) -> Vec<u8> {
 
 #[test]
 fn a_send_has_head_and_tail() {
+    //= test rfc5041-5.4-length-delivered
+    //= test rfc5041-4.3-rsvdulp-delivered
     let mut pair = Pair::default();
     let memory = region(4096);
     let octets = pattern(&memory, 1);
@@ -115,6 +117,13 @@ fn a_send_with_invalidate_ends_the_stag() {
 
 #[test]
 fn writes_and_reads_of_all_sizes_arrive() {
+    //= test rfc5041-5.2-placed
+    //= test rfc5041-5.2-to-offset
+    //= test rfc5041-4.1-tagged-flag
+    //= test rfc5040-5.1-write-not-delivered
+    //= test rfc5040-5.2.1-read-answered
+    //= test rfc5040-5.2.2-response-delivered
+    //= test rfc5040-5.2-read-two-messages
     for copy_first in [
         CopyFirst::Nothing,
         CopyFirst::ReadResponses,
@@ -172,6 +181,11 @@ fn writes_and_reads_of_all_sizes_arrive() {
 
 #[test]
 fn atomics_act_on_native_words_in_order() {
+    //= test rfc7306-5-both-operations
+    //= test rfc7306-5.2.1-in-order
+    //= test rfc7306-5.2.1-answered
+    //= test rfc7306-5.2.2-response-delivered
+    //= test rfc7306-5.4-complete-on-response
     //= test rfc7306-5.1.1-native-order
     //= test rfc7306-5.2.2-responses-in-order
     let mut pair = Pair::default();
@@ -209,6 +223,8 @@ fn atomics_act_on_native_words_in_order() {
 
 #[test]
 fn immediate_data_follows_its_write() {
+    //= test rfc7306-6.3-immediate-untagged
+    //= test rfc7306-6.3-immediate-in-order
     //= test rfc7306-6.3-immediate-eight-octets
     let mut pair = Pair::default();
     let mine = region(4096);
@@ -233,6 +249,8 @@ fn immediate_data_follows_its_write() {
 
 #[test]
 fn immediates_hold_a_slot_until_they_are_taken() {
+    //= test rfc7306-6.3-immediate-consumes-one
+    //= test rfc5042-6.4.6-overflow-contained
     let b = Config {
         receive_slots: 2,
         ..Config::default()
@@ -263,6 +281,8 @@ fn immediates_hold_a_slot_until_they_are_taken() {
 
 #[test]
 fn completions_come_in_the_order_of_posting() {
+    //= test rfc5040-5.5-read-complete-on-response
+    //= test rfc5040-5.5-complete-after-ddp
     //= test rfc5040-5.5-completed-in-order
     let mut pair = Pair::default();
     let mine = region(4096);
@@ -290,6 +310,9 @@ fn completions_come_in_the_order_of_posting() {
 
 #[test]
 fn no_more_reads_are_out_than_agreed() {
+    //= test rfc5040-6.1-ird-ord-provided
+    //= test rfc7306-5.2.2-request-buffers
+    //= test rfc5040-5.2.2-read-queue-buffers
     //= test rfc5040-6.1-ord-not-exceeded
     let b = Config {
         inbound_reads: 2,
@@ -354,6 +377,8 @@ fn reads_need_a_depth_and_a_writable_sink() {
 
 #[test]
 fn the_send_queue_is_bounded() {
+    //= test rfc5042-6.4.3.2-cq-no-overflow
+    //= test rfc5040-8.1.1-no-shared-cq
     let a = Config {
         send_queue: 3,
         head_ring_len: 16,
@@ -462,6 +487,32 @@ fn a_read_into_a_retired_stag_is_flushed() {
 }
 
 #[test]
+fn a_read_whose_sink_is_retired_half_way_is_flushed() {
+    let mut pair = Pair::default();
+    let mine = region(4096);
+    let theirs = region(4096);
+    pattern(&theirs, 1);
+    let my_stag = register(&mut pair.a, &mine, 0, Access::LOCAL);
+    let their_stag = register(&mut pair.b, &theirs, 0, ALL_ACCESS);
+    let read = WorkRequest::Read {
+        local: local(my_stag, 0, 4096),
+        remote: remote(their_stag, 0),
+    };
+    pair.a.post(WorkId(1), &read, true).unwrap();
+    let octets = pair.wire.pull(&mut pair.a, usize::MAX, pair.now);
+    pair.wire.push(&mut pair.b, &octets, pair.now);
+    let answer = pair.wire.pull(&mut pair.b, usize::MAX, pair.now);
+    // All but the CRC; then the STag goes, and with it the check of a later segment.
+    let (most, rest) = answer.split_at(answer.len() - 10);
+    pair.wire.push(&mut pair.a, most, pair.now);
+    pair.a.retire(my_stag).unwrap();
+    mine.fill(0, 4096, 0xEE).unwrap();
+    pair.wire.push(&mut pair.a, rest, pair.now);
+    assert_eq!(events(&mut pair.a), [done(1, WorkOutcome::Flushed)]);
+    assert!(contents(&mine).iter().all(|o| *o == 0xEE));
+}
+
+#[test]
 fn an_stag_can_end_while_its_octets_go_out() {
     let mut pair = Pair::default();
     let mine = region(61_440);
@@ -532,6 +583,7 @@ fn a_source_that_changes_under_a_copied_answer_does_no_harm() {
 
 #[test]
 fn closing_in_order_lets_everything_out() {
+    //= test rfc5041-6.2.1-no-transfer-after-close
     let mut pair = Pair::default();
     let mine = region(1 << 20);
     let theirs = region(1 << 20);

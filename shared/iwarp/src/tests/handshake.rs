@@ -14,6 +14,9 @@ const SEND: WorkRequest<'_> = WorkRequest::Send {
 
 #[test]
 fn private_data_goes_both_ways() {
+    //= test rfc6581-6-revision-1-accepted
+    //= test rfc5044-7.1.2-initiator-sends-request
+    //= test rfc5044-7.1-bound-at-full-operation
     for handshake in [Handshake::Enhanced, Handshake::Original] {
         let config = Config {
             handshake,
@@ -33,6 +36,7 @@ fn private_data_goes_both_ways() {
 
 #[test]
 fn the_request_waits_for_its_answer() {
+    //= test rfc5044-7.1.2-responder-waits
     let mut pair = Pair::new(&Config::default(), &Config::default());
     assert!(pair.b.accept(b"", pair.now).is_err());
     pair.settle();
@@ -91,6 +95,7 @@ fn depths_are_those_of_the_scarcer_side() {
 
 #[test]
 fn each_rtr_indication_opens_the_responder() {
+    //= test rfc6581-5-nothing-before-rtr
     //= test rfc6581-9.2-rtr-send
     //= test rfc5044-7.1.2-responder-first-fpdu
     let none = RtrKinds::default();
@@ -256,6 +261,7 @@ fn a_peer_that_hangs_up_during_the_startup_is_an_error() {
 
 #[test]
 fn crcs_are_off_only_if_both_say_so() {
+    //= test rfc5044-4.1-crc-not-checked
     //= test rfc5044-4.4-crc-if-either
     let on = Config::default();
     let off = Config {

@@ -6,6 +6,7 @@ mod figures;
 mod flow;
 mod handshake;
 mod random;
+mod wire_format;
 
 use crate::{Action, Config, Connection, Startup};
 use kbtp_fabric::{Access, Event, Time};

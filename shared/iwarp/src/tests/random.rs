@@ -274,6 +274,18 @@ fn configs() -> impl Strategy<Value = Config> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
+    //= test rfc5040-5.5-send-delivered-in-order
+    //= test rfc5040-5.3-send-in-order
+    //= test rfc5040-5.5-submitted-in-order
+    //= test rfc5040-5.1-write-in-order
+    //= test rfc5041-5.2-segmented
+    //= test rfc5041-5.2-mo-offset
+    //= test rfc5041-5.3-transmit-in-order
+    //= test rfc5041-5.3-delivered-once-in-order
+    //= test rfc5041-5.4-delivered-when-complete
+    //= test rfc5044-5.1-alignment-lost
+    //= test rfc5044-5.2-boundaries-by-length
+    //= test rfc5044-3-ulpdu-with-length
     #[test]
     fn everything_arrives_whatever_the_cuts(
         a in configs(), b in configs(),

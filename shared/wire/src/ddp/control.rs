@@ -35,6 +35,7 @@ impl DdpControl {
     pub const fn encode(self) -> u8 {
         let t = if self.tagged { 0x80 } else { 0 };
         let l = if self.last { 0x40 } else { 0 };
+        //= rfc5041-4.1-reserved-bits
         t | l | (self.version & 0x03)
     }
 }
@@ -46,6 +47,7 @@ mod tests {
     #[test]
     fn every_octet_round_trips_but_for_reserved_bits() {
         for octet in 0..=u8::MAX {
+            //= test rfc5041-4.1-reserved-bits
             assert_eq!(DdpControl::decode(octet).encode(), octet & 0xC3);
         }
     }

@@ -49,6 +49,7 @@ impl TaggedHeader {
             last: self.last,
             version: self.version,
         };
+        //= rfc5041-4.2-tagged-header
         put::<0, 2, _>(&mut octets, [control.encode(), self.ulp]);
         put::<2, 4, _>(&mut octets, self.stag.0.to_be_bytes());
         put::<6, 8, _>(&mut octets, self.offset.0.to_be_bytes());

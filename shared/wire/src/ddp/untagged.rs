@@ -93,6 +93,8 @@ impl UntaggedHeader {
             last: self.last,
             version: self.version,
         };
+        //= rfc5041-4.3-untagged-header
+        //= rfc5040-4.1-invalidate-stag-place
         put::<0, 2, _>(&mut octets, [control.encode(), self.ulp]);
         put::<2, 4, _>(&mut octets, self.ulp_word.to_be_bytes());
         put::<6, 4, _>(&mut octets, self.queue.0.to_be_bytes());

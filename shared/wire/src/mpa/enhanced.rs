@@ -104,6 +104,7 @@ impl EnhancedData {
                 second |= D;
             }
         }
+        //= rfc6581-9-network-order
         let [i0, i1] = first.to_be_bytes();
         let [o0, o1] = second.to_be_bytes();
         [i0, i1, o0, o1]

@@ -27,6 +27,7 @@ pub const fn pad_len(ulpdu_len: u16) -> usize {
     2_u16.wrapping_sub(ulpdu_len) as usize & 3
 }
 
+//= rfc5044-4.1-fpdu-format
 /// Octets of an FPDU without its Markers: 8 to 65,544.
 #[inline]
 #[must_use]

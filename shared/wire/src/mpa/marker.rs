@@ -31,6 +31,8 @@ impl Marker {
     #[inline]
     #[must_use]
     pub const fn encode(self) -> [u8; Self::LEN] {
+        //= rfc5044-4.2-marker-format
+        //= rfc5044-4.2-low-bits
         let [hi, lo] = (self.fpdu_pointer & 0xFFFC).to_be_bytes();
         [0, 0, hi, lo]
     }

@@ -154,6 +154,7 @@ impl StartupFrame {
                 FrameKind::Reply => REPLY_KEY,
             },
         );
+        //= rfc5044-7.1.1-res
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
         let bits = bit(self.flags.markers, M)
             | bit(self.flags.crc, C)

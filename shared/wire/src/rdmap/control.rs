@@ -104,6 +104,7 @@ impl RdmapOpcode {
     }
 }
 
+//= rfc5040-4.1-control-field
 /// The RDMAP Control Field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RdmapControl {
@@ -132,6 +133,9 @@ impl RdmapControl {
     #[inline]
     #[must_use]
     pub const fn encode(opcode: RdmapOpcode) -> u8 {
+        //= rfc5040-4.1-version
+        //= rfc5040-4.1-reserved-bits
+        //= rfc7306-4.1-version
         (RDMAP_VERSION << 6) | opcode.number()
     }
 }
@@ -144,6 +148,7 @@ mod tests {
     fn every_octet_decodes() {
         for octet in 0..=u8::MAX {
             let control = RdmapControl::decode(octet);
+            //= test rfc5040-4.1-reserved-bits
             assert_eq!(control.version, octet / 64);
             match control.opcode {
                 Ok(opcode) => assert_eq!(opcode.number(), octet & 15),

@@ -37,6 +37,7 @@ impl ReadRequest {
         }
     }
 
+    //= rfc5040-4.4-read-request-header
     /// The octets.
     #[inline]
     #[must_use]

@@ -301,6 +301,9 @@ impl TerminateControl {
     /// The octets, reserved bits zero.
     #[must_use]
     pub const fn encode(self) -> [u8; Self::LEN] {
+        //= rfc5040-4.8-terminate-header
+        //= rfc5040-4.8-reserved-zero
+        //= rfc5041-7.2-error-numbers
         let (layer, kind, code) = self.cause.triple();
         let m = if self.headers.segment_len { 0x80 } else { 0 };
         let d = if self.headers.ddp_header { 0x40 } else { 0 };
@@ -318,6 +321,7 @@ mod tests {
 
     #[test]
     fn every_cause_keeps_its_triple() {
+        //= test rfc5041-7.2-error-numbers
         let mut causes: Vec<TerminateCause> = Vec::new();
         causes.push(TerminateCause::RdmapCatastrophic);
         causes.push(TerminateCause::DdpCatastrophic);
@@ -370,6 +374,7 @@ mod tests {
             prop_assert_eq!(TerminateControl::decode(control.encode()), control);
             let [kind, code, bits, _] = octets;
             let code = if kind & 0xEF == 0 { 0 } else { code };
+            //= test rfc5040-4.8-reserved-zero
             prop_assert_eq!(control.encode(), [kind, code, bits & 0xE0, 0]);
         }
     }
