@@ -7,46 +7,12 @@
 //! The initiators live in a process of their own, so that only the target's half is counted.
 #![expect(clippy::print_stdout, reason = "it is a program that prints")]
 
-use kbtp_fabric::Time;
-use kbtp_initiator::{Client, ClientError, Dial, Dialled, Options};
-use kbtp_iwarp_tcp::{ConnectOptions, TcpRdmaStream};
+use kbtp_initiator::{Client, Options};
 use kbtp_target::{SpinPolicy, Target, TargetConfig};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
-
-/// The initiators' streams.
-#[derive(Debug)]
-struct Tcp;
-
-impl Dial for Tcp {
-    type Stream = TcpRdmaStream;
-
-    fn dial(
-        &mut self,
-        options: &Options,
-        _now: Time,
-        _deadline: Time,
-    ) -> Result<Dialled<TcpRdmaStream>, ClientError> {
-        let address = options.address().to_owned();
-        let failed = |source| ClientError::Connect {
-            address: address.clone(),
-            source,
-        };
-        let to = address
-            .parse()
-            .map_err(|e| failed(std::io::Error::other(format!("{e}"))))?;
-        let connected = kbtp_iwarp_tcp::connect(to, ConnectOptions::default(), &[], 20_000)
-            .map_err(|e| failed(std::io::Error::other(e)))?;
-        Ok(Dialled {
-            stream: connected.stream,
-            private_data: connected.private_data.into(),
-        })
-    }
-}
-
-type TcpClient = Client<Tcp>;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -83,7 +49,7 @@ fn initiators(address: &str, sessions: u32) -> Outcome<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let clients: Vec<_> = (0..sessions)
-        .map(|_| TcpClient::connect_with(Tcp, Options::new(address).quota(1).handles(1)))
+        .map(|_| Client::connect(Options::new(address).quota(1).handles(1)))
         .collect::<Result<_, _>>()?;
     println!("connected {}", clients.len());
     // Until the parent closes the pipe.

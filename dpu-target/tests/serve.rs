@@ -2,51 +2,14 @@
 
 #[cfg(test)]
 mod tests {
-    use kbtp_agent::{AgentConfig, Server, Shutdown};
-    use kbtp_fabric::Time;
     use kbtp_initiator::{
-        Buffer, Client, ClientError, Dial, Dialled, Ended, FreeOptions, InitiatorId, LoadOptions,
-        Options, SessionError, Status, StoreOptions,
+        Buffer, Client, ClientError, FreeOptions, InitiatorId, LoadOptions, Options, Status,
+        StoreOptions,
     };
-    use kbtp_iwarp_tcp::{ConnectOptions, TcpRdmaStream};
     use kbtp_target::{Lease, SpinPolicy, Target, TargetConfig, TenantConfig, TenantKey};
-    use std::io::{BufRead, BufReader, Read, Write};
+    use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
-    use std::path::PathBuf;
-    use std::process::{Command, Stdio};
     use std::time::Duration;
-
-    /// RDMAP streams on TCP.
-    #[derive(Debug)]
-    struct Tcp;
-
-    impl Dial for Tcp {
-        type Stream = TcpRdmaStream;
-
-        fn dial(
-            &mut self,
-            options: &Options,
-            _now: Time,
-            _deadline: Time,
-        ) -> Result<Dialled<TcpRdmaStream>, ClientError> {
-            let address = options.address().to_owned();
-            let to = address
-                .parse()
-                .unwrap_or_else(|_| panic!("no address: {address}"));
-            let connected = kbtp_iwarp_tcp::connect(to, ConnectOptions::default(), &[], 20_000);
-            connected
-                .map(|connected| Dialled {
-                    stream: connected.stream,
-                    private_data: connected.private_data.into(),
-                })
-                .map_err(|error| ClientError::Connect {
-                    address,
-                    source: std::io::Error::other(error),
-                })
-        }
-    }
-
-    type TcpClient = Client<Tcp>;
 
     const BLOCK: u32 = 4096;
     /// An initiator, named by one octet.
@@ -82,11 +45,11 @@ mod tests {
             .spin(kbtp_initiator::Spin::Off)
     }
 
-    fn client(target: &Target, n: u8) -> TcpClient {
-        TcpClient::connect_with(Tcp, options(target, n)).expect("a session")
+    fn client(target: &Target, n: u8) -> Client {
+        Client::connect(options(target, n)).expect("a session")
     }
 
-    fn filled(client: &TcpClient, data: &[u8]) -> Buffer {
+    fn filled(client: &Client, data: &[u8]) -> Buffer {
         let mut buffer = client.register(u32::try_from(data.len()).unwrap()).unwrap();
         buffer.fill(data).unwrap();
         buffer
@@ -104,11 +67,11 @@ mod tests {
     }
 
     /// The handle `n` of a client's range.
-    fn handle(client: &TcpClient, n: u64) -> kbtp_initiator::Handle {
+    fn handle(client: &Client, n: u64) -> kbtp_initiator::Handle {
         kbtp_initiator::Handle(client.handles().0.0 + n)
     }
 
-    fn put(client: &mut TcpClient, n: u64, data: &[u8]) {
+    fn put(client: &mut Client, n: u64, data: &[u8]) {
         let mut buffer = filled(client, data);
         let handle = handle(client, n);
         client
@@ -116,7 +79,7 @@ mod tests {
             .expect("a block is stored");
     }
 
-    fn get(client: &mut TcpClient, n: u64) -> Result<Vec<u8>, ClientError> {
+    fn get(client: &mut Client, n: u64) -> Result<Vec<u8>, ClientError> {
         let mut buffer = client.register(BLOCK)?;
         let handle = handle(client, n);
         client.load(handle, &mut buffer, &LoadOptions::default())?;
@@ -124,13 +87,8 @@ mod tests {
     }
 
     /// The Status that connecting was refused with.
-    fn refusal(result: Result<TcpClient, ClientError>) -> Status {
+    fn refusal(result: Result<Client, ClientError>) -> Status {
         let error = result.map(|_| ()).expect_err("refused");
-        if let ClientError::NotConnected { cause } = &error
-            && let Ended::Session(SessionError::Refused { status }) = **cause
-        {
-            return status;
-        }
         error.status().unwrap_or_else(|| panic!("{error:?}"))
     }
 
@@ -210,7 +168,7 @@ mod tests {
     #[test]
     fn the_quota_bounds_a_session() {
         let target = start(config());
-        let mut a = TcpClient::connect_with(Tcp, options(&target, 1).quota(2).handles(8)).unwrap();
+        let mut a = Client::connect(options(&target, 1).quota(2).handles(8)).unwrap();
         put(&mut a, 0, b"x");
         put(&mut a, 1, b"x");
         a.set_bound(0);
@@ -317,7 +275,7 @@ mod tests {
         assert!(ask(admin, "/readyz").starts_with("HTTP/1.1 503"));
         assert!(ask(admin, "/healthz").starts_with("HTTP/1.1 200"));
         assert_eq!(status_of(get(&mut a, 0)), Some(Status::ShuttingDown));
-        let late = TcpClient::connect_with(Tcp, options(&target, 2));
+        let late = Client::connect(options(&target, 2));
         assert_eq!(refusal(late), Status::ShuttingDown);
         let address = target.address().unwrap();
         shutdown.kill();
@@ -383,9 +341,8 @@ mod tests {
         let mut config = config();
         config.tenants = vec![tenant("blue", 1), tenant("red", 2)];
         let target = start(config);
-        let connect = |n, name: &str, key: u8| {
-            TcpClient::connect_with(Tcp, options(&target, n).tenant(name, &[key; 32]))
-        };
+        let connect =
+            |n, name: &str, key: u8| Client::connect(options(&target, n).tenant(name, &[key; 32]));
         for refused in [connect(9, "blue", 2), connect(9, "green", 1)] {
             assert_eq!(refusal(refused), Status::NotAuthorized);
         }
@@ -405,7 +362,7 @@ mod tests {
         config.limits.sessions = 2;
         let target = start(config);
         let _kept = (client(&target, 1), client(&target, 2));
-        TcpClient::connect_with(Tcp, options(&target, 3)).expect_err("there are two already");
+        Client::connect(options(&target, 3)).expect_err("there are two already");
         assert_eq!(
             metric(&target.metrics(), "kbtp_streams_turned_away_total"),
             Some(1)
@@ -416,7 +373,7 @@ mod tests {
     fn direct_modes_reach_table_ring_and_pool() {
         let target = start(config());
         let direct = options(&target, 1).direct_load(true).direct_alloc(true);
-        let mut a = TcpClient::connect_with(Tcp, direct).unwrap();
+        let mut a = Client::connect(direct).unwrap();
         let session = &target.status().sessions[0];
         assert_eq!(session.capabilities, ["direct_load", "direct_alloc"]);
         let mut freed = 0;
@@ -452,7 +409,7 @@ mod tests {
     fn visit(target: &Target, n: u8, seed: u64) -> Result<(), ClientError> {
         let direct = seed.is_multiple_of(2);
         let options = options(target, n).direct_alloc(direct).direct_load(direct);
-        let mut a = TcpClient::connect_with(Tcp, options)?;
+        let mut a = Client::connect(options)?;
         let data = pattern(n, 100 + 10 * usize::from(seed.to_le_bytes()[1]));
         for k in 0..6 {
             let mut buffer = filled(&a, &data);
@@ -565,107 +522,5 @@ mod tests {
         let error = Target::start(second).map(|_| ()).expect_err("taken");
         let port = target.address().unwrap().port().to_string();
         assert!(error.to_string().contains(&port), "{error}");
-    }
-
-    /// A directory of this test's own.
-    fn scratch(name: &str) -> PathBuf {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        path
-    }
-
-    /// Runs `test` beside an agent whose socket it is given.
-    fn with_agent(name: &str, test: impl FnOnce(PathBuf, &kbtp_agent::ShutdownHandle)) {
-        let dir = scratch(name);
-        let socket = dir.join("agent.sock");
-        let config = AgentConfig::new(&socket, BLOCK, 64);
-        let server = Server::bind(&config).unwrap();
-        let (shutdown, handle) = Shutdown::new().unwrap();
-        std::thread::scope(|scope| {
-            let agent = scope.spawn(|| server.run(&shutdown));
-            test(socket, &handle);
-            handle.request();
-            agent.join().unwrap().unwrap();
-        });
-        std::fs::remove_dir_all(dir).unwrap();
-    }
-
-    fn with_agent_config(socket: PathBuf) -> TargetConfig {
-        TargetConfig {
-            agent: Some(socket),
-            ..config()
-        }
-    }
-
-    #[test]
-    fn an_agent_keeps_the_blocks_over_a_restart() {
-        with_agent("restart", |socket, _| {
-            let target = start(with_agent_config(socket.clone()));
-            let mut a = client(&target, 1);
-            put(&mut a, 3, &pattern(3, 4000));
-            let instance = target.status().instance;
-            target.shutdown_handle().drain();
-            target.join().unwrap();
-            let target = start(with_agent_config(socket));
-            assert_eq!(target.status().instance, instance, "no block was lost");
-            let mut a = client(&target, 1);
-            assert_eq!(get(&mut a, 3).unwrap()[..4000], pattern(3, 4000));
-        });
-    }
-
-    #[test]
-    fn an_agent_that_stops_drains_the_target() {
-        with_agent("stop", |socket, agent| {
-            let target = start(with_agent_config(socket));
-            let mut a = client(&target, 1);
-            put(&mut a, 0, b"x");
-            agent.request();
-            target.join().unwrap();
-            get(&mut a, 0).expect_err("the stream is closed");
-        });
-    }
-
-    /// Not a test by itself: the target of the one below, in a process that can be killed.
-    #[test]
-    #[ignore = "run by a_killed_target_leaves_its_blocks_to_the_next"]
-    fn child_serves_until_killed() {
-        let socket = std::env::var_os("KBTP_TEST_AGENT").expect("the socket of an agent");
-        let target = start(with_agent_config(socket.into()));
-        println!("\nserving {}", target.address().unwrap());
-        std::io::stdout().flush().unwrap();
-        target.join().unwrap();
-    }
-
-    #[test]
-    fn a_killed_target_leaves_its_blocks_to_the_next() {
-        with_agent("kill", |socket, _| {
-            let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "tests::child_serves_until_killed"])
-                .args(["--ignored", "--nocapture"])
-                .env("KBTP_TEST_AGENT", &socket)
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let address = BufReader::new(child.stdout.take().unwrap())
-                .lines()
-                .find_map(|line| line.unwrap().strip_prefix("serving ").map(str::to_owned))
-                .expect("the child serves");
-            let options = Options::new(address).initiator_id(id(1));
-            let mut a = TcpClient::connect_with(Tcp, options).unwrap();
-            for n in 0..8 {
-                put(&mut a, n, &pattern(u8::try_from(n).unwrap(), 2000));
-            }
-            // SIGKILL: it has no chance to tidy up.
-            child.kill().unwrap();
-            child.wait().unwrap();
-            let target = start(with_agent_config(socket));
-            let mut a = client(&target, 1);
-            for n in 0..8 {
-                let data = pattern(u8::try_from(n).unwrap(), 2000);
-                assert_eq!(get(&mut a, n).unwrap()[..2000], data);
-            }
-            assert_eq!(target.status().pool.blocks_free, 64 - 8);
-        });
     }
 }
