@@ -285,6 +285,7 @@ impl Listener {
                 .filter(|half_open| half_open.source == source)
                 .count();
             let free = self.half_open.iter().position(Option::is_none);
+            //= rfc5042-3-resource-control
             if from_source >= self.options.half_open_per_source {
                 self.counters.over_source += 1;
                 socket::reset(socket);

@@ -3,6 +3,7 @@
 mod closing;
 mod hostile;
 mod operations;
+mod security;
 mod startup;
 
 use kbtp_fabric::{
