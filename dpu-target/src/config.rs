@@ -207,7 +207,7 @@ pub struct TargetConfig {
     pub block_size: u64,
     /// Blocks of the pool, F.
     pub blocks: u64,
-    /// Handles of the table; none given: four for each block.
+    /// Handles of the table; none given: four for each block, and 4096 at least.
     pub handles: Option<u64>,
     /// Blocks an initiator that names no quota is granted; none given: a quarter of the pool.
     pub default_quota: Option<u64>,
@@ -291,11 +291,16 @@ fn check(
 }
 
 impl TargetConfig {
-    /// Handles of the table: what is set, or four for each block.
+    /// Handles of the table: what is set, or four for each block, and enough for some sessions with a range each.
     #[must_use]
     pub fn handle_count(&self) -> u64 {
+        self.handle_count_for(self.blocks)
+    }
+
+    /// As [`handle_count`](Self::handle_count), for a pool whose blocks an agent decides.
+    pub(crate) fn handle_count_for(&self, blocks: u64) -> u64 {
         self.handles
-            .unwrap_or_else(|| self.blocks.saturating_mul(4))
+            .unwrap_or_else(|| blocks.saturating_mul(4).max(limits::HANDLES_DEFAULT_MIN))
     }
 
     /// The quota of an initiator that wants none in particular: what is set, or a quarter of the pool.

@@ -2,6 +2,10 @@
 
 pub use kbtp_core::limits::{CREDITS_MAX, HANDLES_MAX, TENANT_NAME_MAX, TENANTS_MAX};
 
+/// Handles when the configuration names none, at least. A range takes 64 of them however small its quota, so this lets
+/// 64 pairs share a small pool, at 64 KiB of table.
+pub const HANDLES_DEFAULT_MIN: u64 = 4096;
+
 /// Sessions at most, over all workers: each has a handle range, and the core keeps so many.
 pub const SESSIONS_MAX: u32 = kbtp_core::limits::RANGES_MAX;
 

@@ -80,13 +80,10 @@ fn geometry(config: &TargetConfig, attached: &PoolAttachment) -> Geometry {
             "the pool has the agent's shape"
         );
     }
-    let handles = config
-        .handles
-        .unwrap_or_else(|| u64::from(shape.blocks).saturating_mul(4));
     Geometry {
         block_size: shape.block_size,
         blocks: shape.blocks,
-        handles,
+        handles: config.handle_count_for(u64::from(shape.blocks)),
         table_base_handle: Handle(0),
         pool_base: BlockOffset(attached.grant.base.0),
     }
