@@ -1,0 +1,75 @@
+//! `kbtp agent`: owns a pool and hands it to one target at a time.
+
+use crate::cli::AgentArgs;
+use crate::driver::{self, StopSignals};
+use crate::failure::{Failure, chain};
+use crate::output;
+use crate::units::octets;
+use kbtp_agent::{AgentConfig, AgentError, Server, Shutdown};
+use serde::Serialize;
+use std::path::Path;
+
+/// What is printed, on one line, once a target can come.
+#[derive(Debug, Serialize)]
+struct Ready<'a> {
+    socket: &'a Path,
+    block_size: u32,
+    blocks: u32,
+    pid: u32,
+}
+
+/// Runs the command until a signal asks it to stop.
+///
+/// # Errors
+/// [`Failure`] if the agent cannot start or cannot go on.
+pub(crate) fn run(args: &AgentArgs, json: bool) -> Result<(), Failure> {
+    // First of all: threads inherit the blocked signals.
+    let signals = StopSignals::take()?;
+    let block_size = u32::try_from(args.block_size).map_err(|_| {
+        Failure::usage(
+            format_args!("a block of {}", octets(args.block_size)),
+            "take at most 16MiB",
+        )
+    })?;
+    let config = AgentConfig::new(&args.socket, block_size, args.blocks);
+    config
+        .validate()
+        .map_err(|e| Failure::usage(e, "correct the flag of that name"))?;
+    let server = Server::bind(&config).map_err(|e| failed(&args.socket, &e))?;
+    let (shutdown, handle) = Shutdown::new().map_err(|e| failed(&args.socket, &e))?;
+    let mut with_stdin = args.stop_with_stdin;
+    driver::start("signals", move || {
+        // The first asks the agent to drain, the second to stop at once.
+        while let Ok(which) = signals.wait(with_stdin) {
+            // An input that ended stays so: it asks once.
+            with_stdin = false;
+            output::note(&format!("kbtp: {which}: stopping"));
+            handle.request();
+        }
+    })?;
+    let ready = Ready {
+        socket: &args.socket,
+        block_size,
+        blocks: args.blocks,
+        pid: std::process::id(),
+    };
+    output::report_line(json, &ready, || {
+        let len = u64::from(args.blocks) * u64::from(block_size);
+        format!(
+            "holding {} blocks of {} ({}) for a target at {}\n",
+            args.blocks,
+            octets(u64::from(block_size)),
+            octets(len),
+            args.socket.display()
+        )
+    })?;
+    server.run(&shutdown).map_err(|e| failed(&args.socket, &e))
+}
+
+fn failed(socket: &Path, error: &AgentError) -> Failure {
+    // The agent's errors name their remedy themselves.
+    Failure::operation(
+        format_args!("agent at {}: {}", socket.display(), chain(error)),
+        "",
+    )
+}

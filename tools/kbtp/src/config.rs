@@ -1,0 +1,172 @@
+//! The configuration of `serve`: file, then environment, then flags.
+
+use crate::cli::{MaybeAddr, ServeArgs, Switch};
+use crate::failure::Failure;
+use crate::own_target::wrong_config;
+use kbtp_target::{DirectConfig, TargetConfig, TenantConfig};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::path::Path;
+
+/// What the tenant file holds.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TenantFile {
+    tenants: Vec<TenantConfig>,
+}
+
+/// The configuration that `args` (flags and environment) and the file they name make, checked.
+///
+/// # Errors
+/// [`Failure`] names the file and line, or the key and its value, and the remedy.
+pub(crate) fn effective(args: &ServeArgs) -> Result<TargetConfig, Failure> {
+    let mut config = match &args.config {
+        Some(path) => read_toml(path)?,
+        None => TargetConfig::default(),
+    };
+    lay_over(&mut config, args);
+    if let Some(path) = &args.tenant_file {
+        let file: TenantFile = read_toml(path)?;
+        config.tenants.extend(file.tenants);
+    }
+    config.load_keys().map_err(|e| wrong_config(&e))?;
+    config.validate().map_err(|e| wrong_config(&e))?;
+    Ok(config)
+}
+
+fn lay_over(config: &mut TargetConfig, args: &ServeArgs) {
+    fn set<T: Clone>(value: &mut T, flag: Option<&T>) {
+        if let Some(given) = flag {
+            value.clone_from(given);
+        }
+    }
+    if !args.listen.is_empty() {
+        config.listen.clone_from(&args.listen);
+    }
+    set(&mut config.block_size, args.block_size.as_ref());
+    set(&mut config.blocks, args.blocks.as_ref());
+    set(&mut config.ticket_timeout, args.ticket_timeout.as_ref());
+    set(&mut config.lease, args.lease.as_ref());
+    config.handles = args.handles.or(config.handles);
+    config.default_quota = args.quota.or(config.default_quota);
+    config.workers = args.workers.or(config.workers);
+    if let Some(direct) = args.direct {
+        let on = direct == Switch::On;
+        config.direct = DirectConfig {
+            load: on,
+            alloc: on,
+        };
+    }
+    match args.admin {
+        Some(MaybeAddr::At(addr)) => config.admin = Some(addr),
+        Some(MaybeAddr::Off) => config.admin = None,
+        None => {}
+    }
+    if args.standalone {
+        config.agent = None;
+    } else if let Some(socket) = &args.agent {
+        config.agent = Some(socket.clone());
+    }
+    config.allow_unauthenticated |= args.allow_unauthenticated;
+}
+
+fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Failure::file("read the configuration", path, &e))?;
+    toml::from_str(&text).map_err(|e| {
+        let before = e.span().and_then(|s| text.get(..s.start)).unwrap_or("");
+        let line = before.matches('\n').count() + 1;
+        Failure::usage(
+            format_args!("{}:{line}: {}", path.display(), e.message()),
+            "correct that line; kbtp serve --help names the keys",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn file(name: &str, text: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("kbtp-config-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    #[test]
+    fn flags_win_over_the_file_which_wins_over_the_default() {
+        let path = file("win", "block_size = \"4KiB\"\nblocks = 64\ncredits = 7\n");
+        let args = ServeArgs {
+            config: Some(path),
+            blocks: Some(128),
+            direct: Some(Switch::Off),
+            admin: Some(MaybeAddr::Off),
+            ..ServeArgs::default()
+        };
+        let config = effective(&args).unwrap();
+        assert_eq!(config.block_size, 4096);
+        assert_eq!(config.blocks, 128);
+        assert_eq!(config.credits, 7);
+        assert_eq!(config.admin, None);
+        assert!(!config.direct.load && !config.direct.alloc);
+        let default = effective(&ServeArgs::default()).unwrap();
+        assert_eq!((default.block_size, default.blocks), (65_536, 1024));
+        assert_eq!(default.quota_default(), 256);
+        assert_eq!(default.listen[0].to_string(), "127.0.0.1:7471");
+        assert!(default.direct.load && default.direct.alloc);
+    }
+
+    #[test]
+    fn standalone_overrules_the_agent_of_the_file() {
+        let path = file("agent", "agent = \"/run/kbtp.sock\"\n");
+        let mut args = ServeArgs {
+            config: Some(path),
+            ..ServeArgs::default()
+        };
+        assert!(effective(&args).unwrap().agent.is_some());
+        args.standalone = true;
+        assert!(effective(&args).unwrap().agent.is_none());
+    }
+
+    #[test]
+    fn errors_name_file_and_line_or_key_and_value() {
+        let path = file("bad", "blocks = 64\nblock_sise = 1\n");
+        let args = ServeArgs {
+            config: Some(path.clone()),
+            ..ServeArgs::default()
+        };
+        let said = effective(&args).unwrap_err().to_string();
+        assert!(
+            said.contains(":2: ") && said.contains("block_sise"),
+            "{said}"
+        );
+        let args = ServeArgs {
+            blocks: Some(0),
+            ..ServeArgs::default()
+        };
+        let said = effective(&args).unwrap_err().to_string();
+        assert!(said.starts_with("blocks = 0: "), "{said}");
+        let args = ServeArgs {
+            listen: vec!["0.0.0.0:1".parse().unwrap()],
+            ..ServeArgs::default()
+        };
+        let said = effective(&args).unwrap_err().to_string();
+        assert!(said.contains("allow_unauthenticated"), "{said}");
+    }
+
+    #[test]
+    fn tenants_come_from_their_file() {
+        let path = file(
+            "tenants",
+            "[[tenants]]\nname = \"blue\"\nkey = \"000102030405060708090a0b0c0d0e0f\"\n",
+        );
+        let args = ServeArgs {
+            tenant_file: Some(path),
+            ..ServeArgs::default()
+        };
+        let config = effective(&args).unwrap();
+        assert_eq!(config.tenants[0].name, "blue");
+        assert!(config.auth_required());
+    }
+}

@@ -1,0 +1,464 @@
+//! `kbtp doctor`: what this machine can do, and which of the three ways a target would run on it, and why.
+
+use crate::cli::DoctorArgs;
+use crate::failure::Failure;
+use crate::output::{self, Sheet};
+use crate::units::octets;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use serde::Serialize;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+/// How a finding weighs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// As it should be.
+    Ok,
+    /// Works, but slower or less than it could.
+    Limited,
+    /// A target cannot run.
+    Missing,
+}
+
+/// One thing looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    name: &'static str,
+    state: State,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+/// One way to run a target.
+#[derive(Debug, Serialize)]
+struct Way {
+    name: &'static str,
+    runs: bool,
+    why: String,
+}
+
+/// All of it.
+#[derive(Debug, Serialize)]
+struct Report {
+    findings: Vec<Finding>,
+    ways: Vec<Way>,
+    would_run: Option<&'static str>,
+}
+
+const CHAIN: &str = "chain";
+const VERBS: &str = "software over an RDMA NIC";
+const PLAIN: &str = "software over a plain NIC";
+
+/// Runs the command.
+///
+/// # Errors
+/// [`Failure`] if no way can run, or output fails.
+pub(crate) fn run(args: &DoctorArgs, json: bool) -> Result<(), Failure> {
+    let report = examine(&args.root);
+    output::report(json, &report, || text(&report))?;
+    if report.would_run.is_none() {
+        return Err(Failure::operation(
+            "no target can run on this machine",
+            "see the findings marked missing",
+        ));
+    }
+    Ok(())
+}
+
+fn text(report: &Report) -> String {
+    let mut sheet = Sheet::new();
+    for f in &report.findings {
+        let mark = match f.state {
+            State::Ok => "ok     ",
+            State::Limited => "limited",
+            State::Missing => "MISSING",
+        };
+        sheet.row(f.name, format_args!("{mark}  {}", f.found));
+        if let Some(remedy) = &f.remedy {
+            sheet.row("", format_args!("         -> {remedy}"));
+        }
+    }
+    sheet.row("", "");
+    for way in &report.ways {
+        let mark = if report.would_run == Some(way.name) {
+            "RUNS   "
+        } else if way.runs {
+            "could  "
+        } else {
+            "no     "
+        };
+        sheet.row(way.name, format_args!("{mark}  {}", way.why));
+    }
+    sheet.text()
+}
+
+fn examine(root: &Path) -> Report {
+    let devices = names(&root.join("sys/class/infiniband"));
+    let loopback = loopback();
+    let plain_runs = loopback.state != State::Missing;
+    let findings = vec![
+        rdma_devices(root, &devices),
+        rdma_modules(root),
+        hugepages(root),
+        memlock(),
+        crc(),
+        numa(root),
+        cores(),
+        loopback,
+    ];
+    let ways = vec![
+        Way {
+            name: CHAIN,
+            runs: false,
+            why: chain_why(&devices),
+        },
+        Way {
+            name: VERBS,
+            runs: false,
+            why: verbs_why(&devices),
+        },
+        Way {
+            name: PLAIN,
+            runs: plain_runs,
+            why: if plain_runs {
+                "user-space iWARP on TCP sockets needs only the kernel's TCP".to_owned()
+            } else {
+                "TCP over loopback does not work here".to_owned()
+            },
+        },
+    ];
+    Report {
+        findings,
+        ways,
+        would_run: plain_runs.then_some(PLAIN),
+    }
+}
+
+fn chain_why(devices: &[String]) -> String {
+    if devices.iter().any(|d| d.starts_with("mlx5")) {
+        "an mlx5 device is here, but this version has no engine for managed work queues".to_owned()
+    } else {
+        "needs an mlx5 device (BlueField, ConnectX), and an engine that this version does not have"
+            .to_owned()
+    }
+}
+
+fn verbs_why(devices: &[String]) -> String {
+    if devices.is_empty() {
+        "no RDMA device, and this version has no verbs transport".to_owned()
+    } else {
+        format!(
+            "{} could carry it, but this version has no verbs transport",
+            devices.join(", ")
+        )
+    }
+}
+
+fn ok(name: &'static str, found: impl Into<String>) -> Finding {
+    Finding {
+        name,
+        state: State::Ok,
+        found: found.into(),
+        remedy: None,
+    }
+}
+
+fn limited(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    Finding {
+        name,
+        state: State::Limited,
+        found: found.into(),
+        remedy: Some(remedy.into()),
+    }
+}
+
+fn rdma_devices(root: &Path, devices: &[String]) -> Finding {
+    const NAME: &str = "RDMA devices";
+    if devices.is_empty() {
+        return limited(
+            NAME,
+            "none",
+            "nothing to do for software over a plain NIC; with an RDMA NIC, load its driver",
+        );
+    }
+    let described: Vec<String> = devices
+        .iter()
+        .map(|d| {
+            let port = root.join("sys/class/infiniband").join(d).join("ports/1");
+            let link = word(&port.join("link_layer")).unwrap_or_else(|| "unknown link".to_owned());
+            let state = word(&port.join("state")).unwrap_or_else(|| "unknown state".to_owned());
+            format!("{d} ({link}, {state})")
+        })
+        .collect();
+    ok(NAME, described.join(", "))
+}
+
+fn rdma_modules(root: &Path) -> Finding {
+    const NAME: &str = "RDMA kernel modules";
+    const KNOWN: [&str; 9] = [
+        "ib_core",
+        "ib_uverbs",
+        "rdma_cm",
+        "rdma_ucm",
+        "iw_cm",
+        "mlx5_ib",
+        "siw",
+        "rdma_rxe",
+        "irdma",
+    ];
+    let loaded = fs::read_to_string(root.join("proc/modules")).unwrap_or_default();
+    let built_in = root.join("sys/module");
+    let found: Vec<&str> = KNOWN
+        .into_iter()
+        .filter(|m| {
+            loaded.lines().any(|l| l.split(' ').next() == Some(m)) || built_in.join(m).exists()
+        })
+        .collect();
+    if found.is_empty() {
+        return limited(
+            NAME,
+            "none",
+            "nothing to do for software over a plain NIC; otherwise modprobe rdma_ucm ib_uverbs",
+        );
+    }
+    ok(NAME, found.join(", "))
+}
+
+fn hugepages(root: &Path) -> Finding {
+    const NAME: &str = "hugepages";
+    let dir = root.join("sys/kernel/mm/hugepages");
+    let mut free = Vec::new();
+    for size in names(&dir) {
+        let kib: u64 = size
+            .trim_start_matches("hugepages-")
+            .trim_end_matches("kB")
+            .parse()
+            .unwrap_or(0);
+        let count = number(&dir.join(&size).join("free_hugepages")).unwrap_or(0);
+        if count > 0 {
+            free.push(format!("{count} of {} free", octets(kib * 1024)));
+        }
+    }
+    if free.is_empty() {
+        return limited(
+            NAME,
+            "none free: a pool uses ordinary pages",
+            "for fewer TLB misses: echo 1024 > /proc/sys/vm/nr_hugepages (2 GiB)",
+        );
+    }
+    ok(NAME, free.join(", "))
+}
+
+fn memlock() -> Finding {
+    const NAME: &str = "locked memory limit";
+    match getrlimit(Resource::RLIMIT_MEMLOCK) {
+        Ok((RLIM_INFINITY, _)) => ok(NAME, "unlimited"),
+        Ok((soft, _)) => limited(
+            NAME,
+            format!("{}: a larger pool can be swapped out", octets(soft)),
+            "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service's unit",
+        ),
+        Err(e) => limited(NAME, format!("unknown: {e}"), "see getrlimit(2)"),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn crc() -> Finding {
+    const NAME: &str = "CRC32C in the CPU";
+    let sse42 = std::arch::is_x86_feature_detected!("sse4.2");
+    let clmul = std::arch::is_x86_feature_detected!("pclmulqdq");
+    if sse42 {
+        let also = if clmul { " and pclmulqdq" } else { "" };
+        return ok(NAME, format!("sse4.2{also}"));
+    }
+    limited(
+        NAME,
+        "no: computed from tables",
+        "nothing to do on this CPU; in a VM, pass the host's CPU features through",
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
+fn crc() -> Finding {
+    const NAME: &str = "CRC32C in the CPU";
+    if std::arch::is_aarch64_feature_detected!("crc") {
+        return ok(NAME, "crc");
+    }
+    limited(
+        NAME,
+        "no: computed from tables",
+        "nothing to do on this CPU",
+    )
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn crc() -> Finding {
+    limited(
+        "CRC32C in the CPU",
+        "not looked for on this architecture: computed from tables",
+        "nothing to do",
+    )
+}
+
+fn numa(root: &Path) -> Finding {
+    const NAME: &str = "NUMA nodes";
+    let nodes = names(&root.join("sys/devices/system/node"))
+        .into_iter()
+        .filter(|n| {
+            n.strip_prefix("node")
+                .is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
+        })
+        .count();
+    match nodes {
+        0 | 1 => ok(NAME, "1"),
+        n => limited(
+            NAME,
+            n.to_string(),
+            "run agent and target on the node of the NIC: numactl --cpunodebind=N --membind=N kbtp agent ...",
+        ),
+    }
+}
+
+fn cores() -> Finding {
+    const NAME: &str = "cores for this process";
+    match std::thread::available_parallelism() {
+        Ok(n) if n.get() > 1 => ok(NAME, n.to_string()),
+        Ok(_) => limited(
+            NAME,
+            "1",
+            "give the target a second one: an initiator on the same core waits for it at every turn",
+        ),
+        Err(e) => limited(NAME, format!("unknown: {e}"), "see sched_getaffinity(2)"),
+    }
+}
+
+/// How long the loopback test may take.
+const LOOPBACK_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn loopback() -> Finding {
+    const NAME: &str = "TCP over loopback";
+    match loopback_echo() {
+        Ok(()) => ok(NAME, "works"),
+        Err(e) => Finding {
+            name: NAME,
+            state: State::Missing,
+            found: e.to_string(),
+            remedy: Some("ip link set lo up; allow TCP on 127.0.0.1 in the firewall".to_owned()),
+        },
+    }
+}
+
+/// One octet there and back. One thread is enough: the kernel holds the connection and the octet until they are taken.
+fn loopback_echo() -> std::io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut here = TcpStream::connect_timeout(&listener.local_addr()?, LOOPBACK_TIMEOUT)?;
+    let (mut there, _) = listener.accept()?;
+    here.set_read_timeout(Some(LOOPBACK_TIMEOUT))?;
+    there.set_read_timeout(Some(LOOPBACK_TIMEOUT))?;
+    let mut octet = [0x5a];
+    here.write_all(&octet)?;
+    there.read_exact(&mut octet)?;
+    there.write_all(&octet)?;
+    here.read_exact(&mut octet)
+}
+
+/// Names in a directory, sorted; none if there is no such directory.
+fn names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    let mut names: Vec<String> = entries
+        .filter_map(|e| e.ok()?.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+fn word(path: &Path) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn number(path: &Path) -> Option<u64> {
+    word(path)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn machine(name: &str, files: &[(&str, &str)]) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("kbtp-doctor-{}-{name}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    fn finding<'r>(report: &'r Report, name: &str) -> &'r Finding {
+        report.findings.iter().find(|f| f.name == name).unwrap()
+    }
+
+    #[test]
+    fn a_bare_machine_runs_the_plain_way() {
+        let report = examine(&machine("bare", &[]));
+        assert_eq!(report.would_run, Some(PLAIN));
+        assert_eq!(finding(&report, "RDMA devices").state, State::Limited);
+        assert!(finding(&report, "hugepages").remedy.is_some());
+        assert!(report.ways.iter().all(|w| w.runs == (w.name == PLAIN)));
+    }
+
+    #[test]
+    fn a_machine_with_a_device_is_told_what_is_not_built() {
+        let report = examine(&machine(
+            "mlx5",
+            &[
+                (
+                    "sys/class/infiniband/mlx5_0/ports/1/link_layer",
+                    "Ethernet\n",
+                ),
+                ("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n"),
+                (
+                    "proc/modules",
+                    "mlx5_ib 1 0 - Live 0x0\nrdma_cm 2 0 - Live 0x0\n",
+                ),
+                (
+                    "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages",
+                    "12\n",
+                ),
+                ("sys/devices/system/node/node0/x", ""),
+                ("sys/devices/system/node/node1/x", ""),
+                ("sys/devices/system/node/possible", "0-1"),
+            ],
+        ));
+        assert_eq!(
+            finding(&report, "RDMA devices").found,
+            "mlx5_0 (Ethernet, 4: ACTIVE)"
+        );
+        assert_eq!(
+            finding(&report, "RDMA kernel modules").found,
+            "rdma_cm, mlx5_ib"
+        );
+        assert_eq!(finding(&report, "hugepages").found, "12 of 2.00 MiB free");
+        assert_eq!(finding(&report, "NUMA nodes").found, "2");
+        assert!(report.ways[0].why.contains("mlx5 device is here"));
+        assert!(report.ways[1].why.contains("mlx5_0"));
+        assert_eq!(report.would_run, Some(PLAIN));
+    }
+
+    #[test]
+    fn the_text_names_the_way_that_runs() {
+        let report = examine(&machine("text", &[]));
+        let said = text(&report);
+        assert!(said.contains("software over a plain NIC  RUNS"), "{said}");
+        assert!(said.contains("-> "), "{said}");
+    }
+}

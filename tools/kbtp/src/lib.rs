@@ -1,0 +1,109 @@
+//! The `kbtp` command as a library: `main.rs` only calls [`main`], and `kbtp-bench` shares the words it prints.
+//!
+//! [`cli`] is the command line; each command is a module of its own name. A command returns a [`Failure`], which is
+//! one line for the user and an exit code.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod bench;
+pub mod cli;
+mod config;
+mod content;
+pub mod daemon;
+mod demo;
+mod doctor;
+pub mod driver;
+pub mod failure;
+mod free;
+mod generate;
+mod get;
+pub mod lane;
+mod map;
+pub mod output;
+mod own_target;
+mod pages;
+mod put;
+mod replay;
+mod serve;
+mod session;
+mod stat;
+mod status;
+pub mod trace;
+pub mod units;
+
+pub use failure::Failure;
+
+use clap::Parser as _;
+use cli::{Cli, Command, TraceCommand};
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Runs the command line `args`, the name of the program first. Exit codes: 0 done, 1 the operation failed, 2 wrong
+/// usage.
+#[must_use]
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version go to standard output, the rest to standard error; a closed one is no failure.
+            drop(e.print());
+            return u8::try_from(e.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
+        }
+    };
+    log(&cli);
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.is_silent() {
+                output::note(&format!("kbtp: {failure}"));
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+/// Logs go to standard error: warnings of a server, errors of the rest, or what `KBTP_LOG` says (`debug`,
+/// `kbtp_target=trace`), or more with `-v`.
+fn log(cli: &Cli) {
+    let quiet = match cli.command {
+        Command::Serve(_) | Command::Agent(_) => "warn",
+        _ => "error",
+    };
+    let filter = match cli.verbose {
+        0 => EnvFilter::try_from_env("KBTP_LOG").unwrap_or_else(|_| EnvFilter::new(quiet)),
+        1 => EnvFilter::new("info"),
+        _ => EnvFilter::new("debug"),
+    };
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .finish();
+    // Set already only if a test calls twice: then the first one stays.
+    drop(tracing::subscriber::set_global_default(subscriber));
+}
+
+fn run(cli: &Cli) -> Result<(), Failure> {
+    let json = cli.json;
+    match &cli.command {
+        Command::Serve(args) => serve::run(args, json),
+        Command::Agent(args) => agent::run(args, json),
+        Command::Put(args) => put::run(args, json),
+        Command::Get(args) => get::run(args, json),
+        Command::Free(args) => free::run(args, json),
+        Command::Stat(args) => stat::run(args, json),
+        Command::Replay(args) => replay::run(args, json),
+        Command::Trace(TraceCommand::Generate {
+            seed,
+            requests,
+            output,
+        }) => generate::run(*seed, *requests, output.as_deref()),
+        Command::Demo(args) => demo::run(args, json),
+        Command::Bench(args) => bench::run(args, json),
+        Command::Doctor(args) => doctor::run(args, json),
+        Command::Completions { shell } => pages::completions(*shell),
+        Command::Man { dir } => pages::man(dir.as_deref()),
+    }
+}

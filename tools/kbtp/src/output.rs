@@ -1,0 +1,221 @@
+//! What a command prints: a table for people, JSON for programs, progress for terminals.
+
+use crate::failure::Failure;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+/// Lines of a name and a value, the values aligned.
+#[derive(Debug, Default)]
+pub struct Sheet {
+    rows: Vec<(String, String)>,
+}
+
+impl Sheet {
+    /// An empty sheet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a line.
+    pub fn row(&mut self, name: &str, value: impl std::fmt::Display) {
+        self.rows.push((name.to_owned(), value.to_string()));
+    }
+
+    /// The text, each line ended.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let width = self.rows.iter().map(|(n, _)| n.len()).max().unwrap_or(0);
+        let mut text = String::new();
+        for (name, value) in &self.rows {
+            let line = format!("{name:width$}  {value}");
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Columns under headings; the first is aligned left, the others right.
+#[derive(Debug)]
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these headings.
+    #[must_use]
+    pub fn new(headings: &[&str]) -> Self {
+        Self {
+            rows: vec![headings.iter().map(|&h| h.to_owned()).collect()],
+        }
+    }
+
+    /// Adds a line.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The text, each line ended.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |c: usize| {
+            let cell = |r: &Vec<String>| r.get(c).map_or(0, |s| s.chars().count());
+            self.rows.iter().map(cell).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (c, (cell, &w)) in row.iter().zip(&widths).enumerate() {
+                let padded = if c == 0 {
+                    format!("{cell:<w$}")
+                } else {
+                    format!("  {cell:>w$}")
+                };
+                line.push_str(&padded);
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Prints `text` as it stands.
+///
+/// # Errors
+/// [`Failure`] if standard output cannot be written; silent if its reader went away.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|e| Failure::output(&e))
+}
+
+/// Prints `value` as one JSON document.
+///
+/// # Errors
+/// [`Failure`] if standard output cannot be written.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(value)
+        .map_err(|e| Failure::operation(format_args!("cannot form JSON: {e}"), "report this"))?;
+    text.push('\n');
+    print(&text)
+}
+
+/// Prints JSON if asked for, else the text for people.
+///
+/// # Errors
+/// [`Failure`] if standard output cannot be written.
+pub fn report(
+    json: bool,
+    value: &impl Serialize,
+    people: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    if json {
+        print_json(value)
+    } else {
+        print(&people())
+    }
+}
+
+/// As [`report`], the JSON on one line: for a process that goes on and says that it is ready.
+///
+/// # Errors
+/// [`Failure`] if standard output cannot be written.
+pub fn report_line(
+    json: bool,
+    value: &impl Serialize,
+    people: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    if !json {
+        return print(&people());
+    }
+    let text = serde_json::to_string(value)
+        .map_err(|e| Failure::operation(format_args!("cannot form JSON: {e}"), "report this"))?;
+    print(&format!("{text}\n"))
+}
+
+/// Says something about the work on standard error. A closed standard error is no reason to stop.
+pub fn note(text: &str) {
+    drop(writeln!(io::stderr().lock(), "{text}"));
+}
+
+/// Progress over `total` units of work: on standard error, only if that is a terminal, and only once the work has
+/// taken a second.
+#[derive(Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+    shown: bool,
+}
+
+/// Work shorter than this shows no progress.
+const SHOW_AFTER: Duration = Duration::from_secs(1);
+
+impl Progress {
+    /// Progress towards `total`; of unknown extent if `total` is zero.
+    #[must_use]
+    pub fn new(total: u64, what: &'static str) -> Self {
+        let bar = if total == 0 {
+            ProgressBar::no_length()
+        } else {
+            ProgressBar::new(total)
+        };
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+        bar.set_message(what);
+        Self { bar, shown: false }
+    }
+
+    /// Sets how far the work is.
+    pub fn at(&mut self, position: u64) {
+        self.bar.set_position(position);
+        if !self.shown && self.bar.elapsed() >= SHOW_AFTER {
+            self.show();
+        }
+    }
+
+    fn show(&mut self) {
+        self.shown = true;
+        if !io::stderr().is_terminal() {
+            return;
+        }
+        let template = if self.bar.length().is_some() {
+            "{msg} [{bar:30}] {percent}% {pos}/{len} {eta} left"
+        } else {
+            "{msg} {spinner} {pos} {elapsed}"
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style.progress_chars("=> "));
+        }
+        self.bar.set_draw_target(ProgressDrawTarget::stderr());
+    }
+
+    /// Takes the progress off the terminal.
+    pub fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sheet_aligns_its_values() {
+        let mut s = Sheet::new();
+        s.row("a", 1);
+        s.row("long name", "x");
+        assert_eq!(s.text(), "a          1\nlong name  x\n");
+    }
+
+    #[test]
+    fn a_table_aligns_numbers_right() {
+        let mut t = Table::new(&["what", "n"]);
+        t.row(vec!["x".to_owned(), "100".to_owned()]);
+        assert_eq!(t.text(), "what    n\nx     100\n");
+    }
+}

@@ -1,0 +1,81 @@
+//! `kbtp serve`: a target, until it is told to stop.
+
+use crate::cli::ServeArgs;
+use crate::config;
+use crate::driver::{self, StopSignals};
+use crate::failure::Failure;
+use crate::output;
+use crate::own_target::{ended, not_started};
+use crate::units::octets;
+use kbtp_target::{Status, Target};
+use serde::Serialize;
+use std::net::SocketAddr;
+
+/// What is printed, on one line, once initiators can connect.
+#[derive(Debug, Serialize)]
+struct Ready {
+    listen: Vec<SocketAddr>,
+    admin: Option<SocketAddr>,
+    instance: String,
+    block_size: u64,
+    blocks: u64,
+    agent: String,
+    pid: u32,
+}
+
+/// Runs the command until a signal, or the agent, ends it.
+///
+/// # Errors
+/// [`Failure`] if the target cannot start, or does not end well.
+pub(crate) fn run(args: &ServeArgs, json: bool) -> Result<(), Failure> {
+    let config = config::effective(args)?;
+    // Before any thread: they inherit the blocked signals.
+    let signals = StopSignals::take()?;
+    let target = Target::start(config).map_err(|e| not_started(&e))?;
+    let shutdown = target.shutdown_handle();
+    let mut with_stdin = args.stop_with_stdin;
+    driver::start("signals", move || {
+        // The first drains, the second ends at once.
+        let mut stop: fn(&kbtp_target::ShutdownHandle) = kbtp_target::ShutdownHandle::drain;
+        while let Ok(which) = signals.wait(with_stdin) {
+            tracing::info!("{which}: stopping");
+            stop(&shutdown);
+            // An input that ended stays so: it asks once.
+            with_stdin = false;
+            stop = kbtp_target::ShutdownHandle::kill;
+        }
+    })?;
+    let status = target.status();
+    let ready = ready(&target, &status);
+    output::report_line(json, &ready, || text(&ready, &status))?;
+    ended(target)
+}
+
+fn ready(target: &Target, status: &Status) -> Ready {
+    Ready {
+        listen: target.addresses().to_vec(),
+        admin: target.admin_address(),
+        instance: status.instance.clone(),
+        block_size: status.pool.block_size,
+        blocks: status.pool.blocks,
+        agent: status.agent.clone(),
+        pid: std::process::id(),
+    }
+}
+
+fn text(ready: &Ready, status: &Status) -> String {
+    let listen: Vec<String> = ready.listen.iter().map(ToString::to_string).collect();
+    let admin = ready.admin.map_or_else(String::new, |admin| {
+        format!("status and metrics: http://{admin}/\n")
+    });
+    format!(
+        "listening on {}: {} blocks of {} ({}), {} over {}, pool {}\n{admin}",
+        listen.join(", "),
+        ready.blocks,
+        octets(ready.block_size),
+        octets(ready.blocks.saturating_mul(ready.block_size)),
+        status.build.engine,
+        status.build.transport,
+        ready.agent,
+    )
+}

@@ -1,0 +1,8 @@
+//! The `kbtp` command from outside, as a process.
+
+#[cfg(test)]
+mod command;
+#[cfg(test)]
+mod common;
+#[cfg(test)]
+mod serving;

@@ -1,0 +1,449 @@
+//! Targets as processes, and the commands against them.
+
+use crate::common::{KBTP, Serving, dir, fails, finish, json, kbtp, ok, serve};
+use kbtp::daemon::Daemon;
+use kbtp::driver;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/sample_trace.jsonl");
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A file of `len` octets that repeat nowhere near a block's length.
+fn file(dir: &Path, name: &str, len: u32) -> PathBuf {
+    let path = dir.join(name);
+    let octets: Vec<u8> = (0..len)
+        .map(|i| u8::try_from(i.wrapping_mul(2_654_435_761) >> 24).unwrap())
+        .collect();
+    std::fs::write(&path, octets).unwrap();
+    path
+}
+
+/// Asks until `done`, for twenty seconds at most.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = driver::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(
+            driver::now() < deadline,
+            "{what} in vain for twenty seconds"
+        );
+    }
+}
+
+fn signal(target: &Serving, which: Signal) {
+    let pid = i32::try_from(target.daemon.pid()).unwrap();
+    kill(Pid::from_raw(pid), which).unwrap();
+}
+
+#[test]
+fn files_come_back_as_they_were_and_are_freed() {
+    let target = serve(&["--block-size=4KiB", "--blocks=64", "--quota=8"]);
+    let dir = dir("files");
+    let files: Vec<PathBuf> = [0, 1, 4096, 4097, 100_000]
+        .iter()
+        .map(|len| file(&dir, &format!("f{len}"), *len))
+        .collect();
+    let map = dir.join("all.kbtp.json");
+    let mut args = vec!["put", "--target", &target.addr, "--map", text(&map)];
+    args.extend(files.iter().map(|f| text(f)));
+    let report = json(&args);
+    // One, one, two and 25 blocks.
+    assert_eq!(report["blocks"], 29);
+    assert_eq!(target.status("/pool/blocks_bound"), 29);
+
+    let out = dir.join("out");
+    std::fs::create_dir(&out).unwrap();
+    ok(&["get", text(&map), "--output", text(&out)]);
+    for f in &files {
+        let back = out.join(f.file_name().unwrap());
+        assert_eq!(std::fs::read(f).unwrap(), std::fs::read(back).unwrap());
+    }
+    let said = fails(1, &["get", text(&map), "--output", text(&out)]);
+    assert!(said.contains("--force"), "{said}");
+    ok(&[
+        "get",
+        text(&map),
+        "--output",
+        text(&out),
+        "--force",
+        "--owner",
+    ]);
+
+    let mut one = kbtp(&["get", text(&map), "--file", "f4097", "--output", "-"]);
+    assert_eq!(
+        one.output().unwrap().stdout,
+        std::fs::read(&files[3]).unwrap()
+    );
+    let said = fails(2, &["get", text(&map), "--file", "absent"]);
+    assert!(said.contains("f4097"), "{said}");
+
+    let report = json(&["free", text(&map), "--keep-map"]);
+    assert_eq!((&report["freed"], &report["gone"]), (&29.into(), &0.into()));
+    assert_eq!(target.status("/pool/blocks_bound"), 0);
+    let said = fails(1, &["get", text(&map), "--output", text(&out), "--force"]);
+    assert!(said.contains("the blocks are gone"), "{said}");
+    let report = json(&["free", text(&map)]);
+    assert_eq!((&report["freed"], &report["gone"]), (&0.into(), &29.into()));
+    assert!(!map.exists());
+    target.stop();
+}
+
+#[test]
+fn a_map_stands_beside_its_file_and_is_never_written_over() {
+    let target = serve(&["--block-size=4KiB", "--blocks=16"]);
+    let dir = dir("beside");
+    let f = file(&dir, "model", 5000);
+    let said = ok(&["put", "--target", &target.addr, text(&f)]);
+    assert!(said.contains("model.kbtp.json"), "{said}");
+    let said = fails(1, &["put", "--target", &target.addr, text(&f)]);
+    assert!(said.contains("model.kbtp.json"), "{said}");
+    assert_eq!(target.status("/pool/blocks_bound"), 2);
+    std::fs::rename(&f, dir.join("was")).unwrap();
+    ok(&["get", text(&f), "--output", text(&dir)]);
+    assert_eq!(
+        std::fs::read(&f).unwrap(),
+        std::fs::read(dir.join("was")).unwrap()
+    );
+    ok(&["free", text(&f)]);
+    target.stop();
+}
+
+#[test]
+fn what_does_not_fit_is_not_stored_at_all() {
+    let target = serve(&["--block-size=4KiB", "--blocks=4"]);
+    let f = file(&dir("full"), "big", 5 * 4096);
+    let said = fails(1, &["put", "--target", &target.addr, text(&f)]);
+    assert!(said.contains("5 blocks are needed"), "{said}");
+    assert_eq!(target.status("/pool/blocks_bound"), 0);
+    target.stop();
+}
+
+#[test]
+fn a_lease_that_runs_out_takes_the_blocks() {
+    let target = serve(&["--block-size=4KiB", "--blocks=16", "--lease=100ms"]);
+    let dir = dir("lease");
+    let f = file(&dir, "x", 5000);
+    ok(&["put", "--target", &target.addr, text(&f)]);
+    until("waited for the lease", || {
+        target.status("/pool/blocks_bound") == 0
+    });
+    let said = fails(1, &["get", text(&f), "--output", text(&dir), "--force"]);
+    assert!(said.contains("the blocks are gone"), "{said}");
+    let report = json(&["free", text(&f)]);
+    assert_eq!(report["gone"], 2);
+    target.stop();
+
+    let target = serve(&["--block-size=4KiB", "--blocks=16", "--lease=0"]);
+    let said = fails(1, &["put", "--target", &target.addr, text(&f)]);
+    assert!(said.contains("--lease"), "{said}");
+    target.stop();
+}
+
+#[test]
+fn another_instance_has_other_blocks() {
+    let args = ["--block-size=4KiB", "--blocks=16"];
+    let first = serve(&args);
+    let dir = dir("instance");
+    let f = file(&dir, "x", 5000);
+    ok(&["put", "--target", &first.addr, text(&f)]);
+    first.stop();
+    let second = serve(&args);
+    let said = fails(
+        1,
+        &[
+            "get",
+            text(&f),
+            "--output",
+            text(&dir),
+            "--force",
+            "--target",
+            &second.addr,
+        ],
+    );
+    assert!(said.contains("its blocks are lost"), "{said}");
+    second.stop();
+}
+
+#[test]
+fn blocks_outlive_a_killed_target_whose_agent_holds_the_pool() {
+    let dir = dir("agent");
+    // A socket's path is short by law; the test directory's need not be.
+    let socket = std::env::temp_dir().join(format!("kbtp-test-{}.sock", std::process::id()));
+    let args = [
+        "agent",
+        "--json",
+        "--stop-with-stdin",
+        "--block-size=4KiB",
+        "--blocks=16",
+    ];
+    let mut args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
+    args.extend([OsStr::new("--socket"), socket.as_os_str()]);
+    let agent = Daemon::start(OsStr::new(KBTP), &args).unwrap();
+    let serving = ["--agent", text(&socket), "--block-size=4KiB", "--blocks=16"];
+    let first = serve(&serving);
+    let f = file(&dir, "x", 5000);
+    ok(&["put", "--target", &first.addr, text(&f)]);
+    signal(&first, Signal::SIGKILL);
+    drop(first);
+    let second = serve(&serving);
+    let out = dir.join("out");
+    std::fs::create_dir(&out).unwrap();
+    ok(&[
+        "get",
+        text(&f),
+        "--output",
+        text(&out),
+        "--target",
+        &second.addr,
+    ]);
+    assert_eq!(
+        std::fs::read(&f).unwrap(),
+        std::fs::read(out.join("x")).unwrap()
+    );
+    ok(&["free", text(&f), "--target", &second.addr]);
+    assert_eq!(second.status("/pool/blocks_bound"), 0);
+    second.stop();
+    assert!(agent.stop().unwrap().success());
+    assert!(!socket.exists());
+}
+
+#[test]
+fn tenants_need_their_key() {
+    let dir = dir("tenants");
+    let key = "00112233445566778899aabbccddeeff";
+    std::fs::write(
+        dir.join("tenants.toml"),
+        format!("[[tenants]]\nname = \"blue\"\nkey = \"{key}\"\n"),
+    )
+    .unwrap();
+    std::fs::write(dir.join("key"), format!("{key}\n")).unwrap();
+    std::fs::write(dir.join("wrong"), "ff".repeat(16)).unwrap();
+    std::fs::write(dir.join("no"), "not hexadecimal").unwrap();
+    let tenants = dir.join("tenants.toml");
+    let target = serve(&[
+        "--block-size=4KiB",
+        "--blocks=16",
+        "--tenant-file",
+        text(&tenants),
+    ]);
+    let f = file(&dir, "x", 5000);
+    let said = fails(1, &["put", "--target", &target.addr, text(&f)]);
+    assert!(said.contains("--tenant"), "{said}");
+    let with = |key: &str| -> Vec<String> {
+        let key = dir.join(key);
+        ["--tenant", "blue", "--key-file", text(&key)]
+            .map(str::to_owned)
+            .to_vec()
+    };
+    let put = |key: &str| -> Vec<String> {
+        let mut args = ["put", "--target", &target.addr, text(&f)]
+            .map(str::to_owned)
+            .to_vec();
+        args.extend(with(key));
+        args
+    };
+    let said = fails(1, &put("wrong"));
+    assert!(said.contains("NOT_AUTHORIZED"), "{said}");
+    let said = fails(1, &put("no"));
+    assert!(said.contains("holds no key"), "{said}");
+    ok(&put("key"));
+    let mut free = vec!["free".to_owned(), text(&f).to_owned()];
+    free.extend(with("key"));
+    ok(&free);
+    target.stop();
+}
+
+#[test]
+fn flags_win_over_the_environment_which_wins_over_the_file() {
+    let dir = dir("precedence");
+    let config = dir.join("kbtp.toml");
+    std::fs::write(
+        &config,
+        "blocks = 16\nblock_size = \"4KiB\"\nadmin = \"127.0.0.1:0\"\n",
+    )
+    .unwrap();
+    let started = |flags: &[&str], blocks: Option<&str>| {
+        let mut args = vec![
+            "serve",
+            "--json",
+            "--stop-with-stdin",
+            "--listen=127.0.0.1:0",
+        ];
+        args.extend(["--config", text(&config)]);
+        args.extend(flags);
+        // Its input ends at once, so it says that it is ready and stops.
+        let mut command = kbtp(&args);
+        if let Some(blocks) = blocks {
+            command.env("KBTP_BLOCKS", blocks);
+        }
+        let (code, stdout, stderr) = finish(&mut command);
+        assert_eq!(code, 0, "{stderr}");
+        let ready: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        (ready["blocks"].clone(), ready["block_size"].clone())
+    };
+    assert_eq!(started(&[], None), (16.into(), 4096.into()));
+    assert_eq!(started(&[], Some("32")), (32.into(), 4096.into()));
+    assert_eq!(
+        started(&["--blocks=64"], Some("32")),
+        (64.into(), 4096.into())
+    );
+}
+
+#[test]
+fn signals_drain_the_target() {
+    for which in [Signal::SIGTERM, Signal::SIGINT] {
+        let target = serve(&["--blocks=4"]);
+        signal(&target, which);
+        target.stop();
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let target = serve(&["--blocks=4"]);
+    let said = fails(1, &["serve", "--listen", &target.addr, "--admin", "off"]);
+    assert!(said.contains(&target.addr), "{said}");
+    target.stop();
+}
+
+#[test]
+fn stat_shows_what_a_session_is_granted() {
+    let target = serve(&["--block-size=4KiB", "--blocks=16", "--lease=forever"]);
+    let grant = json(&["stat", "--target", &target.addr]);
+    assert_eq!(
+        (&grant["block_size"], &grant["blocks"]),
+        (&4096.into(), &16.into())
+    );
+    assert_eq!(grant["lease_ms"], u32::MAX);
+    let said = ok(&["stat", "--target", &target.addr]);
+    assert!(said.contains("forever"), "{said}");
+    let said = ok(&["stat", "--admin", &target.admin]);
+    assert!(said.contains("16 blocks of 4.00 KiB"), "{said}");
+    target.stop();
+}
+
+/// References of the sample, and those in a prefix that came before.
+fn expected() -> (u64, u64) {
+    let (mut references, mut hits) = (0, 0);
+    let mut stored = HashSet::new();
+    for line in std::fs::read_to_string(SAMPLE).unwrap().lines() {
+        let request: serde_json::Value = serde_json::from_str(line).unwrap();
+        let ids: Vec<u64> = serde_json::from_value(request["hash_ids"].clone()).unwrap();
+        references += ids.len() as u64;
+        hits += ids.iter().take_while(|id| stored.contains(*id)).count() as u64;
+        stored.extend(ids);
+    }
+    (references, hits)
+}
+
+#[test]
+fn a_pool_that_holds_all_hits_every_prefix_that_came_before() {
+    let report = json(&["replay", SAMPLE, "--block-size=4KiB", "--blocks=4096"]);
+    let (references, hits) = expected();
+    assert_eq!(report["requests"], 400);
+    assert_eq!(report["references"], references);
+    assert_eq!(report["hits"], hits);
+    assert_eq!(report["misses"], references - hits);
+    assert_eq!(report["evictions"], 0);
+    assert_eq!(report["octets_loaded"], hits * 4096);
+}
+
+#[test]
+fn a_small_pool_evicts_and_what_it_loads_is_right_still() {
+    let report = json(&["replay", SAMPLE, "--block-size=4KiB", "--blocks=128"]);
+    let (references, hits) = expected();
+    assert_eq!(report["references"], references);
+    assert!(report["evictions"].as_u64().unwrap() > 0);
+    let got = report["hits"].as_u64().unwrap();
+    assert!(got > 0 && got < hits, "{got} of {hits}");
+}
+
+#[test]
+fn a_replay_against_a_target_leaves_nothing_behind() {
+    let target = serve(&["--block-size=4KiB", "--blocks=256", "--lease=forever"]);
+    let args = [
+        "replay",
+        SAMPLE,
+        "--limit=50",
+        "--target",
+        &target.addr,
+        "--blocks=200",
+    ];
+    let report = json(&args);
+    assert_eq!(report["requests"], 50);
+    assert_eq!(report["blocks"], 200);
+    assert_eq!(target.status("/pool/blocks_bound"), 0);
+    let said = ok(&["replay", SAMPLE, "--limit=5", "--target", &target.addr]);
+    assert!(said.contains("prefix_hit_ratio"), "{said}");
+    target.stop();
+}
+
+#[test]
+fn a_bad_trace_is_named_by_file_and_line() {
+    let path = dir("bad").join("bad.jsonl");
+    let first = std::fs::read_to_string(SAMPLE).unwrap();
+    let first = first.lines().next().unwrap();
+    std::fs::write(&path, format!("{first}\n{{\"timestamp\":1}}\n")).unwrap();
+    let said = fails(1, &["replay", text(&path), "--block-size=4KiB"]);
+    assert!(
+        said.contains("bad.jsonl:2: ") && said.contains("input_length"),
+        "{said}"
+    );
+    let said = fails(1, &["replay", "/nowhere.jsonl"]);
+    assert!(said.contains("/nowhere.jsonl"), "{said}");
+}
+
+#[test]
+fn each_operation_can_be_measured() {
+    for op in ["load", "store", "alloc"] {
+        let report = json(&[
+            "bench",
+            "--op",
+            op,
+            "--size=4KiB",
+            "--depth=4",
+            "--sessions=2",
+            "--duration=50ms",
+        ]);
+        assert_eq!(report["op"], op);
+        let operations = report["operations"].as_u64().unwrap();
+        assert!(operations > 0);
+        assert_eq!(report["octets"], operations * 4096);
+        assert_eq!(report["latency_ns"]["count"], operations);
+    }
+    let target = serve(&["--block-size=4KiB", "--blocks=16"]);
+    let said = fails(1, &["bench", "--size=8KiB", "--target", &target.addr]);
+    assert!(said.contains("octets in a block"), "{said}");
+    target.stop();
+}
+
+#[test]
+fn the_demo_starts_two_processes_and_leaves_nothing() {
+    let temp = dir("demo");
+    let mut command = kbtp(&[
+        "demo",
+        "--json",
+        "--limit=40",
+        "--block-size=4KiB",
+        "--blocks=64",
+    ]);
+    let (code, stdout, stderr) = finish(command.env("TMPDIR", &temp));
+    assert_eq!(code, 0, "{stderr}");
+    let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(report["replay"]["requests"], 40);
+    assert!(report["replay"]["evictions"].as_u64().unwrap() > 0);
+    assert!(
+        report["status"]["agent"]
+            .as_str()
+            .unwrap()
+            .ends_with("agent.sock")
+    );
+    assert_eq!(std::fs::read_dir(&temp).unwrap().count(), 0);
+}
