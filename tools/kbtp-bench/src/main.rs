@@ -1,2 +1,44 @@
-//! Being written.
-fn main() {}
+//! Load and store beside the limit measured in the same run, in turn with it, because machines are noisy.
+//!
+//! The limit is the same octets between the same two processes over a plain socket (`plain.rs`): one piece there or back
+//! at a time beside a depth of one, a stream of such pieces beside larger depths. Server CPU is the time the serving
+//! process ran, for each GiB, beside that of the plain server. `memcpy` is one core copying.
+#![forbid(unsafe_code)]
+
+mod child;
+mod cli;
+mod cpu;
+mod memory;
+mod plain;
+mod points;
+mod report;
+mod sample;
+
+use clap::Parser as _;
+use cli::{Cli, Hidden};
+use kbtp::output;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.hidden {
+        Some(Hidden::Target { args }) => {
+            let name = OsString::from("kbtp");
+            return kbtp::main(std::iter::once(name).chain(args.iter().cloned()));
+        }
+        Some(Hidden::PlainServer) => plain::serve().map_err(|e| {
+            kbtp::Failure::operation(format_args!("plain server: {e}"), "report this")
+        }),
+        None => points::run(&cli),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.is_silent() {
+                output::note(&format!("kbtp-bench: {failure}"));
+            }
+            failure.exit_code()
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The command line.
+
+use clap::{Parser, Subcommand, ValueEnum};
+use kbtp::cli::BenchOp;
+use kbtp::units::parse_duration;
+use kbtp_target::parse_size;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// Measures load and store beside the limits of this machine, taken in the same run.
+#[derive(Debug, Parser)]
+#[command(name = "kbtp-bench", version)]
+pub(crate) struct Cli {
+    /// Print one JSON document instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Operations to measure
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "load,store")]
+    pub(crate) ops: Vec<BenchOp>,
+
+    /// Octets of an operation
+    #[arg(long, value_delimiter = ',', value_parser = parse_size, default_value = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB")]
+    pub(crate) sizes: Vec<u64>,
+
+    /// Operations in flight on each session
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
+    pub(crate) depths: Vec<u16>,
+
+    /// Sessions, a thread each
+    #[arg(long, value_delimiter = ',', default_value = "1,4")]
+    pub(crate) sessions: Vec<u16>,
+
+    /// Other load on the machine: none, or a thread a core that computes without end
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle,busy")]
+    pub(crate) load: Vec<Load>,
+
+    /// Measurements of each figure, each beside one of its limit; medians are shown
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
+
+    /// How long each measurement takes
+    #[arg(long, value_parser = parse_duration, default_value = "150ms")]
+    pub(crate) window: Duration,
+
+    #[command(subcommand)]
+    pub(crate) hidden: Option<Hidden>,
+}
+
+/// Other load on the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Load {
+    /// None of ours.
+    Idle,
+    /// A thread a core that computes without end.
+    Busy,
+}
+
+/// What this program starts of itself.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Hidden {
+    /// Serve plain exchanges until standard input ends
+    #[command(hide = true)]
+    PlainServer,
+    /// Be the kbtp command
+    #[command(hide = true)]
+    Target {
+        /// Its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_definition_is_sound_and_lists_parse() {
+        Cli::command().debug_assert();
+        let cli = Cli::parse_from(["kbtp-bench", "--sizes=4K,1MiB", "--depths=1,2"]);
+        assert_eq!(cli.sizes, [4096, 1 << 20]);
+        assert_eq!(cli.depths, [1, 2]);
+        assert_eq!(cli.load, [Load::Idle, Load::Busy]);
+    }
+}
