@@ -14,11 +14,11 @@ run: ## Start agent and target, replay a trace against them, stop them (TRACE=FI
 test: ## Run every test
 	$(CARGO) nextest run --workspace --locked --no-fail-fast && $(CARGO) test --workspace --locked --doc --quiet
 lint: ## Formatting, clippy, documentation, and the checks of the tree itself
-	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check
+	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check --report-only
 fmt: ## Format the tree
 	$(CARGO) fmt --all
 bench: ## Load and store beside the limits of this machine, measured in the same run (BENCHFLAGS="--json")
-	$(CARGO) build --quiet --release --locked -p kbtp -p kbtp-bench && $(CARGO) run --quiet --release --locked -p kbtp-bench -- $(BENCHFLAGS)
+	$(CARGO) run --quiet --release --locked -p kbtp-bench -- $(BENCHFLAGS)
 doc: ## Build the API documentation
 	$(CARGO) doc --workspace --no-deps --locked
 man: ## Write the man pages to target/man
