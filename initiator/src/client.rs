@@ -274,6 +274,7 @@ impl<D: Dial> Client<D> {
             let usage = self.usage();
             link.initiator.set_usage(usage.bound, usage.unsure);
         }
+        tracing::info!(address = %self.options.address, ?resumed, "connected again");
         self.last = identity;
         self.link = link;
         self.table.fit(&terms);
@@ -305,6 +306,7 @@ impl<D: Dial> Client<D> {
                 }
                 Err(error) => error,
             };
+            tracing::debug!(address = %self.options.address, attempt, %error, "still not connected");
             let next = after(self.clock.now(), Some(pause));
             // A refusal is an answer: asking again would get it again.
             if attempt >= attempts || next >= deadline || error.status().is_some() {

@@ -127,6 +127,7 @@ impl<S: Stream> Link<S> {
         if self.ended.is_some() {
             return;
         }
+        tracing::debug!(%ended, "the connection ended");
         if !matches!(ended, Ended::Stream(_)) {
             self.stream.close(CloseReason::Abort);
         }
