@@ -204,6 +204,7 @@ mod tests {
         }
     }
 
+    //= test kbtp-3.1-equal-blocks
     #[test]
     fn a_good_geometry_maps_blocks_and_handles_both_ways() {
         let g = geometry();

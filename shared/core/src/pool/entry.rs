@@ -46,6 +46,7 @@ pub(crate) fn still<W: Word32>(words: Words<'_, W>, entry: &TableEntry) -> bool 
 
 /// Binds the entry: Data Length and Block Offset before Flags and Generation.
 //= kbtp-3.2-bind-order
+//= kbtp-3.2-data-length
 pub(crate) fn bind<W: Word32>(words: Words<'_, W>, entry: &TableEntry) {
     // Release fence: a reader that sees a word written below also sees the entry unbound before.
     fence(Release);
@@ -85,6 +86,7 @@ pub(crate) fn unbind<W: Word32>(words: Words<'_, W>) -> Generation {
 
 /// The Generation after this one; the first one for an entry that was never bound.
 //= kbtp-6.3-next-generation
+//= kbtp-3.2-generation-never-zero
 pub(crate) fn next(generation: Option<Generation>) -> Generation {
     generation.map_or(Generation::FIRST, Generation::next)
 }

@@ -40,6 +40,9 @@ impl<'a> RingIn<'a> {
     }
 }
 
+//= kbtp-3.3-counter-aligned
+//= kbtp-3.3-counter-memory-order
+//= kbtp-p10-native-counters
 impl RingMemory for RingIn<'_> {
     type U32 = AtomicU32;
     type U64 = AtomicU64;

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Two things are stricter than the text. An allocation takes no ticket unless a free has begun for it (Head never
-//! passes Tail), so that a block is missing only as long as a free is in progress. And a free writes its slot only
-//! when it is its turn: a slot that is merely empty may be owed to an earlier deferred free (docs/adr/0010).
+//! passes Tail; docs/adr/0010), so that a block is missing only as long as a free is in progress. And a free writes its
+//! slot only when it is its turn: a slot that is merely empty may be owed to an earlier deferred free (docs/adr/0002).
 
 use crate::sync::{Mutex, Word32, Word64, fence};
 use kbtp_wire::{AtomicForm, BlockOffset, RingCounter, RingOrder, RingSlot, Ticket};
@@ -179,6 +179,7 @@ impl<'a, M: RingMemory> Ring<'a, M> {
     /// The FetchAdd on Tail and the write of the slot, now or as soon as the slot is consumed. The block is the
     /// ring's from here on. Cost: one compare-and-swap; a lock only if the write is deferred.
     //= kbtp-3.3-free-write
+    //= kbtp-3.3-no-block-lost-or-twice
     pub(crate) fn free(&self, block: BlockOffset) -> Freed {
         let ticket = self.advance_tail();
         if self.write_in_turn(ticket, block) {

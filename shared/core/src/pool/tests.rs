@@ -106,6 +106,7 @@ fn a_new_ring_is_as_the_draft_says() {
 }
 
 //= test kbtp-3.3-allocation-ticket
+//= test kbtp-3.3-free-write
 //= test kbtp-3.3-allocation-wait
 //= test kbtp-3.3-mark-consumed
 #[test]

@@ -272,7 +272,9 @@ impl TargetSession {
         terms
     }
 
-    /// Registers what the direct modes expose. A mode whose parts cannot be registered is not granted.
+    /// Registers what the direct modes expose. Capabilities it does not know are not granted. A mode whose parts cannot be registered is not granted.
+    //= kbtp-p12-unknown-not-granted
+    //= kbtp-p12-both-sides
     fn expose(
         &self,
         shared: &Shared,
@@ -313,6 +315,7 @@ impl TargetSession {
         self.acknowledge(shared, &HelloAck::Refused { request_id, status });
     }
 
+    //= kbtp-p6-request-id
     fn acknowledge(&mut self, shared: &Shared, ack: &HelloAck<'_>) {
         let mut octets = vec![0; ack.encoded_len()];
         let status = match ack {

@@ -87,6 +87,7 @@ impl Open {
 
     /// RDMA Write of the block, then the completion, on the same stream.
     //= kbtp-6.1-load-write
+    //= kbtp-9.1-loads-write-stores-read
     //= kbtp-6.1-load-completion
     pub(super) fn post_load(
         &self,
@@ -125,6 +126,7 @@ impl Open {
         let entry = pool.entry(row);
         //= kbtp-6.2-store-valid-unsealed
         check_valid(op, &entry)?;
+        //= kbtp-p7-sealed
         if entry.is_sealed() {
             //= kbtp-p7-sealed
             return Err(Status::Sealed);

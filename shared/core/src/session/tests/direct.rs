@@ -90,6 +90,7 @@ fn bind(
 //= test kbtp-3.3-counter-not-read
 //= test kbtp-3.3-mark-consumed
 //= test kbtp-9.2-unmasked-counter
+//= test kbtp-3.3-counter-aligned
 #[test]
 fn an_initiator_allocates_for_itself() {
     for atomics in [Atomics::Masked, Atomics::Unmasked] {

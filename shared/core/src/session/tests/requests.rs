@@ -25,6 +25,8 @@ fn gen_of(completion: &Completion) -> u16 {
 }
 
 //= test kbtp-6.3-allocate
+//= test kbtp-3.4-shared-ring
+//= test kbtp-3.1-block-offset-is-address
 //= test kbtp-6.3-completion
 //= test kbtp-6.1-load-write
 //= test kbtp-6.1-load-completion
@@ -443,6 +445,8 @@ fn the_quota_is_kept_and_a_free_releases_it() {
 //= test kbtp-p7-unsupported
 //= test kbtp-6.5-record-not-on-rdmap
 //= test kbtp-p1-reserved-unsupported
+//= test kbtp-6.5-record-only-ordered
+//= test kbtp-p12-both-sides
 #[test]
 fn what_was_not_granted_is_unsupported() {
     let mut rig = Rig::new(8, config());
