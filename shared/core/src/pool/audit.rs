@@ -1,10 +1,27 @@
 //! Counting every block once.
 
 use super::{Audit, Home, Pool};
-use kbtp_wire::BlockOffset;
+use kbtp_wire::{BlockOffset, TableEntry};
 
 /// Faults listed; more are counted only by their effect.
 const FAULTS_LISTED: usize = 16;
+
+/// Where the audit found a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    Free,
+    Awaited,
+    Deferred,
+    Bound,
+}
+
+pub(super) const fn in_slot((block, free): (BlockOffset, bool)) -> (BlockOffset, Place) {
+    (block, if free { Place::Free } else { Place::Awaited })
+}
+
+pub(super) const fn deferred(block: BlockOffset) -> (BlockOffset, Place) {
+    (block, Place::Deferred)
+}
 
 impl Pool {
     /// Looks at every slot, entry and block and counts each block once. For tests, `kbtp doctor` and shutdown: what
@@ -17,38 +34,39 @@ impl Pool {
             ..Audit::default()
         };
         let mut seen = vec![false; blocks];
-        let mut visit = |faults: &mut Vec<String>, offset: BlockOffset, place: &str| {
+        let shared = self.ring(Home::Shared).blocks().map(in_slot);
+        let waiting = self.deferred.blocks().into_iter().map(deferred);
+        let bound = (0..self.geometry.handles)
+            .map(|row| self.entry(row))
+            .filter(TableEntry::is_valid);
+        let bound = bound.map(|entry| (entry.block, Place::Bound));
+        for (offset, place) in shared
+            .chain(waiting)
+            .chain(self.partitioned_blocks())
+            .chain(bound)
+        {
             let index = self.geometry.block_at(offset);
             let mark = index.and_then(|b| seen.get_mut(usize::try_from(b.0).ok()?));
             let problem = match mark {
                 None => "is no block",
-                Some(mark) if *mark => "is in two places",
+                Some(true) => "is in two places",
                 Some(mark) => {
                     *mark = true;
-                    return 1;
+                    let count = match place {
+                        Place::Free => &mut audit.in_rings,
+                        Place::Awaited => &mut audit.awaited,
+                        Place::Deferred => &mut audit.deferred,
+                        Place::Bound => &mut audit.bound,
+                    };
+                    *count = count.saturating_add(1);
+                    continue;
                 }
             };
-            if faults.len() < FAULTS_LISTED {
-                faults.push(format!("{offset}, {place}, {problem}"));
-            }
-            0
-        };
-        let shared = self.ring(Home::Shared).blocks().map(|b| (b, false));
-        let deferred = self.deferred.blocks().into_iter().map(|b| (b, true));
-        for (block, waits) in shared.chain(deferred).chain(self.partitioned_blocks()) {
-            if waits {
-                audit.deferred += visit(&mut audit.faults, block, "deferred");
-            } else {
-                audit.in_rings += visit(&mut audit.faults, block, "in a ring");
+            if audit.faults.len() < FAULTS_LISTED {
+                audit.faults.push(format!("{offset}, {place:?}, {problem}"));
             }
         }
-        for row in 0..self.geometry.handles {
-            let entry = self.entry(row);
-            if entry.is_valid() {
-                audit.bound += visit(&mut audit.faults, entry.block, "bound");
-            }
-        }
-        let placed = audit.in_rings + audit.deferred + audit.bound;
+        let placed = audit.in_rings + audit.awaited + audit.deferred + audit.bound;
         audit.elsewhere = self.geometry.blocks.saturating_sub(placed);
         audit
     }

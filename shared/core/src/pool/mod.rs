@@ -171,6 +171,7 @@ impl Pool {
 
     /// Moves on what waits in the shared ring: deferred frees and orphaned tickets. Cost: two loads if nothing waits.
     pub(crate) fn settle(&self) {
+        self.ring(Home::Shared).settle();
         if self.orphan_count.load(Acquire) != 0 {
             self.orphans.with(|list| {
                 list.retain(|ticket| match self.consume_raw(Home::Shared, *ticket) {
@@ -183,7 +184,6 @@ impl Pool {
                 });
             });
         }
-        self.ring(Home::Shared).settle();
     }
 
     /// Returns a held block, bound by no entry, to its ring; whether its slot write is deferred. Cost: zeroes the
@@ -223,34 +223,28 @@ impl Pool {
 
     /// The entry, and its block pinned if it is VALID: [`unpin`](Self::unpin) it, whatever comes.
     pub(crate) fn entry_pinned(&self, row: u64) -> (TableEntry, Option<BlockIndex>) {
-        let words = self.entry_words(row);
-        loop {
-            let entry = entry::read(words);
-            let block = if entry.is_valid() {
-                self.geometry.block_at(entry.block)
-            } else {
-                None
-            };
-            let Some(block) = block else {
-                return (entry, None);
-            };
-            pins::pin(self.block_word(block, BlockWord::Pins));
-            if entry::still(words, &entry) {
-                return (entry, Some(block));
-            }
-            // It was freed meanwhile, so another free and bind is needed for each further turn of this loop.
-            self.unpin(block);
+        let block_of = |entry: &TableEntry| {
+            let block = self.geometry.block_at(entry.block)?;
+            Some((block, self.block_word(block, BlockWord::Pins)))
+        };
+        pins::pin_bound(self.entry_words(row), block_of, |block| {
+            self.give_back(block);
+        })
+    }
+
+    /// The load that pinned the block is done with it.
+    pub(crate) fn unpin(&self, block: BlockIndex) {
+        if pins::unpin(self.block_word(block, BlockWord::Pins)) == pins::Then::Return {
+            self.give_back(block);
         }
     }
 
-    /// The load that pinned the block is done with it. Whether this returned a freed block whose slot is deferred.
-    pub(crate) fn unpin(&self, block: BlockIndex) {
-        if pins::unpin(self.block_word(block, BlockWord::Pins)) == pins::Then::Return {
-            let home = self.home(block);
-            self.put_back(block);
-            if let Home::Partition(id) = home {
-                self.partition(id).in_transit.fetch_sub(1, AcqRel);
-            }
+    /// Returns a block that was freed while it was pinned.
+    fn give_back(&self, block: BlockIndex) {
+        let home = self.home(block);
+        self.put_back(block);
+        if let Home::Partition(id) = home {
+            self.partition(id).in_transit.fetch_sub(1, AcqRel);
         }
     }
 

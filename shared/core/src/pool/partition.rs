@@ -4,6 +4,7 @@
 //! Its ring lies at slot 2a of the partition rings, where a is its first block: a partition of q blocks has fewer
 //! 2q slots, so partitions that share no block share no slot.
 
+use super::audit::{Place, deferred, in_slot};
 use super::region_words::RingIn;
 use super::ring::{Deferred, Ring};
 use super::{Domain, Home, Pool};
@@ -113,7 +114,11 @@ impl Pool {
         if partition.in_transit.load(Acquire) != 0 {
             return false;
         }
-        let mut free: Vec<BlockOffset> = self.partition_ring(id).blocks().collect();
+        let mut free: Vec<BlockOffset> = self
+            .partition_ring(id)
+            .blocks()
+            .map(|(block, _)| block)
+            .collect();
         free.extend(partition.deferred.clear());
         let first = partition.first.load(Acquire);
         for block in first..first.saturating_add(partition.blocks_in_use()) {
@@ -197,22 +202,19 @@ impl Pool {
         }
     }
 
-    /// Free blocks of the partitions in use; nobody may use them meanwhile.
-    pub(super) fn partitioned_blocks(&self) -> impl Iterator<Item = (BlockOffset, bool)> + '_ {
-        (0..)
-            .map(PartitionId)
-            .zip(&self.partitions)
-            .filter(|(_, p)| p.blocks_in_use() > 0)
-            .flat_map(|(id, partition)| {
-                let slots: Vec<_> = self
-                    .partition_ring(id)
-                    .blocks()
-                    .map(|b| (b, false))
-                    .collect();
-                slots
-                    .into_iter()
-                    .chain(partition.deferred.blocks().into_iter().map(|b| (b, true)))
-            })
+    /// Blocks in the rings of the partitions in use, each with its place; nobody may use them meanwhile.
+    pub(super) fn partitioned_blocks(&self) -> impl Iterator<Item = (BlockOffset, Place)> + '_ {
+        let in_use = self
+            .partitions
+            .iter()
+            .zip(0..)
+            .filter(|(p, _)| p.blocks_in_use() > 0);
+        in_use.flat_map(|(partition, id)| {
+            let ring = self.partition_ring(PartitionId(id));
+            ring.blocks()
+                .map(in_slot)
+                .chain(partition.deferred.blocks().into_iter().map(deferred))
+        })
     }
 
     fn partition_counters(&self, id: PartitionId) -> u64 {

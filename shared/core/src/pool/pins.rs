@@ -14,7 +14,9 @@
 //! is the whole argument; no `SeqCst` is needed, since neither side decides by a second word alone. A pin that comes
 //! too late (the block may be free, or another's by now) is harmless: it is taken back, and delays a return at most.
 
+use super::entry::{self, Words};
 use crate::sync::Word32;
+use kbtp_wire::TableEntry;
 use std::sync::atomic::Ordering::AcqRel;
 
 /// The entry that bound the block is gone.
@@ -30,8 +32,30 @@ pub(crate) enum Then {
     Return,
 }
 
+/// The entry, and its block pinned if it is VALID and `block_of` knows the block; `give_back` takes a block whose
+/// return falls to this pin. Lock-free: each further turn needs another free and bind of the entry.
+pub(crate) fn pin_bound<'w, W: Word32 + 'w, B: Copy>(
+    words: Words<'_, W>,
+    block_of: impl Fn(&TableEntry) -> Option<(B, &'w W)>,
+    give_back: impl Fn(B),
+) -> (TableEntry, Option<B>) {
+    loop {
+        let entry = entry::read(words);
+        let Some((block, pins)) = block_of(&entry).filter(|_| entry.is_valid()) else {
+            return (entry, None);
+        };
+        pin(pins);
+        if entry::still(words, &entry) {
+            return (entry, Some(block));
+        }
+        if unpin(pins) == Then::Return {
+            give_back(block);
+        }
+    }
+}
+
 /// A load is about to send from the block; it must read the entry again now.
-pub(crate) fn pin(word: &impl Word32) {
+fn pin(word: &impl Word32) {
     // The count cannot reach FREED: it is bounded by all operations of all sessions, below 2^31.
     word.fetch_add(1, AcqRel);
 }

@@ -209,11 +209,14 @@ impl<'a, M: RingMemory> Ring<'a, M> {
         });
     }
 
-    /// Every block that stands in a slot; nobody else may use the ring.
-    pub(crate) fn blocks(self) -> impl Iterator<Item = BlockOffset> + use<'a, M> {
+    /// Every block that stands in a slot, and whether it is free: else the ticket it is for was taken. Nobody else may
+    /// use the ring.
+    pub(crate) fn blocks(self) -> impl Iterator<Item = (BlockOffset, bool)> + use<'a, M> {
+        let head = self.head();
         (0..self.order.slots()).filter_map(move |slot| {
             let slot = self.slot(Ticket(slot));
-            (!slot.is_consumed()).then_some(slot.block)
+            let free = slot.sequence.distance(head).cast_signed() >= 0;
+            (!slot.is_consumed()).then_some((slot.block, free))
         })
     }
 

@@ -59,8 +59,10 @@ pub struct PoolUsage {
 pub struct Audit {
     /// All blocks, F.
     pub blocks: u32,
-    /// In a slot of a ring.
+    /// In a slot of a ring, for a ticket that nobody has taken.
     pub in_rings: u32,
+    /// In a slot of a ring, for a ticket that was taken: its owner has not read the slot yet.
+    pub awaited: u32,
     /// Waiting for a slot.
     pub deferred: u32,
     /// Bound by a VALID entry.

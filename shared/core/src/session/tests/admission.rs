@@ -252,6 +252,28 @@ fn a_pair_that_comes_back_finds_its_bindings() {
     assert_eq!(client.call(&rig, H + 1, 0, put(b"x")).status, Status::Ok);
 }
 
+//= test kbtp-p8-quota-on-resume
+#[test]
+fn a_quota_is_never_less_than_what_is_bound() {
+    let mut rig = Rig::new(8, config());
+    let (mut client, _) = rig.open(&hello(1));
+    for n in 0..3 {
+        client.call(&rig, H + n, 0, put(b"x"));
+    }
+    rig.close(client);
+    let (client, grant) = rig.open(&Hello {
+        quota: 1,
+        ..hello(1)
+    });
+    assert_eq!((grant.quota, rig.directory.summary().committed), (3, 3));
+    rig.close(client);
+    let (_client, grant) = rig.open(&Hello {
+        quota: 5,
+        ..hello(1)
+    });
+    assert_eq!((grant.quota, rig.directory.summary().committed), (5, 5));
+}
+
 //= test kbtp-p8-lease-keeps-bindings
 //= test kbtp-p8-lease-for-ever
 //= test kbtp-p8-empty-range-released

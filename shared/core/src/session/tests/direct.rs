@@ -228,7 +228,12 @@ fn a_ticket_that_is_not_bound_in_time_is_abandoned() {
     assert_eq!(client.stags.revoked, revoked);
     assert_eq!(write(&client, &grant, lost_block, b"late"), None);
     assert_eq!(take(&client, &grant), None);
-    assert_eq!(rig.audit().in_rings, 8, "its block is in the ring again");
+    let audit = rig.audit();
+    assert_eq!(
+        (audit.in_rings, audit.awaited),
+        (7, 1),
+        "its block is in the ring again"
+    );
     let late = bind(&rig, &mut client, H, lost, lost_block);
     assert_eq!(late.status, Status::TicketAbandoned);
     assert_eq!(
@@ -430,7 +435,7 @@ fn a_partition_goes_back_when_its_session_ends_and_its_bindings_stay() {
     assert_eq!((summary.committed, summary.partitions), (1, 0));
     // Its quota comes with a partition as large, beside what it has bound.
     let (mut client, grant) = rig.open(&wants(1, 8));
-    assert_eq!(grant.quota, 7);
+    assert_eq!((grant.quota, rig.directory.summary().committed), (7, 8));
     assert_eq!(client.call(&rig, H, 1, load(0, 4)).status, Status::Ok);
     assert_eq!(client.read_memory(0, 4), b"data");
     client.call(&rig, H, 0, Operation::Free);
@@ -473,4 +478,40 @@ fn a_partition_waits_for_loads_of_its_freed_blocks() {
     assert_eq!(rig.directory.summary().partitions, 0);
     assert_eq!(rig.directory.next_timeout(), None);
     assert_eq!(rig.shared.pool.usage().free, 8);
+}
+
+/// The initiator goes on taking tickets while an allocation of the target waits: each ticket stays whose it is.
+//= test kbtp-3.4-usage-counted
+#[test]
+fn a_parked_allocation_does_not_swallow_the_initiators_tickets() {
+    let (mut rig, mut client, grant) = opened(8, 3);
+    let (mut reader, _) = rig.open(&Hello {
+        quota: 1,
+        ..hello(2)
+    });
+    for n in 0..3 {
+        client.call(&rig, H + n, 0, put(b"x"));
+        reader.send(&rig, H + n, 0, load(0, 1));
+    }
+    reader.post();
+    for n in 0..3 {
+        client.call(&rig, H + n, 0, Operation::Free);
+    }
+    client.send(&rig, H, 0, put(b"parked"));
+    client.pump(&rig);
+    assert_eq!(client.next_completion(), None);
+    let ticket = take(&client, &grant).unwrap();
+    assert_eq!(slot(&client, &grant, ticket), None);
+    reader.pump(&rig);
+    rig.now = client.session.poll_timeout().unwrap();
+    client.timeout(&rig).unwrap();
+    client.pump(&rig);
+    let parked = client.next_completion().unwrap();
+    assert_eq!(parked.status, Status::Ok);
+    let block = slot(&client, &grant, ticket).unwrap();
+    assert_ne!(block, parked.block);
+    assert_eq!(
+        bind(&rig, &mut client, H + 1, ticket, block).status,
+        Status::Ok
+    );
 }

@@ -264,3 +264,35 @@ fn a_parked_allocation_leaves_nothing_behind_when_its_session_ends() {
     let audit = rig.at_rest();
     assert_eq!((audit.bound, audit.in_rings), (1, 1));
 }
+
+/// A ticket whose block is still to come outlives its session.
+//= test kbtp-3.3-no-block-lost-or-twice
+#[test]
+fn the_ticket_of_a_session_that_ended_is_not_lost() {
+    let (mut rig, mut client) = opened(2);
+    // Another worker has its ticket and has not read the slot yet.
+    let home = crate::pool::Home::Shared;
+    let slow = rig.shared.pool.take(home).unwrap();
+    client.call(&rig, H, 0, put(b"x"));
+    client.call(&rig, H, 0, Operation::Free);
+    client.send(&rig, H, 0, put(b"y"));
+    client.pump(&rig);
+    assert_eq!(client.next_completion(), None);
+    assert_eq!(
+        rig.shared
+            .stats
+            .frees_deferred
+            .load(std::sync::atomic::Ordering::SeqCst),
+        1
+    );
+    rig.close(client);
+    let block = rig
+        .shared
+        .pool
+        .consume(home, slow, crate::pool::Domain(1))
+        .unwrap();
+    rig.shared.pool.put_back(block);
+    rig.shared.pool.settle();
+    assert_eq!(rig.at_rest().in_rings, 2);
+    assert_eq!(rig.shared.pool.usage().free, 2);
+}

@@ -155,7 +155,8 @@ impl Rig {
     /// Every block is in a ring or bound.
     pub(super) fn at_rest(&self) -> Audit {
         let audit = self.audit();
-        assert_eq!((audit.elsewhere, audit.deferred), (0, 0), "{audit:?}");
+        let moving = (audit.elsewhere, audit.deferred, audit.awaited);
+        assert_eq!(moving, (0, 0, 0), "{audit:?}");
         audit
     }
 
