@@ -16,9 +16,10 @@ const LAYERS: &[(&str, u8)] = &[
     ("kbtp-control", 3),
     ("kbtp-iwarp-tcp", 4),
     ("kbtp-agent", 5),
-    ("kbtp-initiator", 5),
     // A target on its own (`--standalone`) runs an agent in its process.
     ("kbtp-target", 6),
+    // Beside the target: neither uses the other, but each is tested against the other.
+    ("kbtp-initiator", 6),
 ];
 
 const TOP: u8 = 9;
