@@ -6,17 +6,15 @@ use crate::inbound::InboundQueue;
 use crate::incoming::Incoming;
 use crate::opening::Opening;
 use crate::outgoing::Outgoing;
-use crate::send_queue::{Retired, SendQueue};
+use crate::send_queue::SendQueue;
 use crate::slots::Slots;
 use crate::stags::StagTable;
 use crate::startup::{self, Rtr};
-use crate::state::{Effects, Input, State};
-use crate::terminate::{Culprit, Fault, TerminateOctets};
+use crate::state::{Input, State};
 use crate::transmit::Sending;
 use core::ops::Range;
 use kbtp_fabric::{
     Access, Atomics, Capabilities, CloseReason, Event, LocalError, ReceiveSlot, StreamError, Time,
-    WorkOutcome,
 };
 use kbtp_memory::{ReadVec, Region, WriteVec};
 use kbtp_wire::mpa::ReadDepth;
@@ -89,12 +87,12 @@ pub struct Connection {
     /// What still comes is dropped.
     pub(crate) deaf: bool,
     /// Nothing comes any more.
-    peer_ended: bool,
+    pub(crate) peer_ended: bool,
     pub(crate) now: Time,
-    deadline: Option<Time>,
-    end_sending: bool,
-    close: bool,
-    ending: Option<StreamError>,
+    pub(crate) deadline: Option<Time>,
+    pub(crate) end_sending: bool,
+    pub(crate) close: bool,
+    pub(crate) ending: Option<StreamError>,
 }
 
 impl Connection {
@@ -407,7 +405,7 @@ impl Connection {
         self.apply(Input::Timeout);
     }
 
-    fn start_timer(&mut self) {
+    pub(crate) fn start_timer(&mut self) {
         self.deadline = Some(self.now.after_ms(self.config.close_timeout_ms));
     }
 
@@ -523,109 +521,7 @@ impl Connection {
         }
     }
 
-    // Below: shared by the parts of the connection.
-
-    /// Keeps `error` for the end of the stream. The first one counts.
-    pub(crate) fn end_with(&mut self, error: StreamError) {
-        if self.state != State::Ended {
-            self.ending.get_or_insert(error);
-        }
-    }
-
-    /// Makes the transition of `input`.
-    pub(crate) fn apply(&mut self, input: Input) {
-        // A misplaced input changes nothing; the callers have looked at the state.
-        let Ok((next, effects)) = self.state.on(input) else {
-            return;
-        };
-        let before = core::mem::replace(&mut self.state, next);
-        let Effects {
-            end_sending,
-            close,
-            start_timer,
-        } = effects;
-        self.end_sending |= end_sending;
-        self.close |= close;
-        if start_timer {
-            self.start_timer();
-        }
-        if next == State::HalfClosed && before != State::HalfClosed && self.peer_ended {
-            // The peer was first: there is nothing to wait for.
-            self.apply(Input::PeerEnd);
-        } else if next == State::Ended && before != State::Ended {
-            self.over();
-        }
-    }
-
-    fn over(&mut self) {
-        self.deadline = None;
-        self.deaf = true;
-        self.incoming.discard();
-        if self.startup == Startup::Pending || self.startup == Startup::Request {
-            self.startup = Startup::Failed;
-        }
-        self.complete();
-        while let Some(id) = self.queue.flush() {
-            self.events.push_back(Event::Done {
-                id,
-                outcome: WorkOutcome::Flushed,
-            });
-        }
-    }
-
-    /// Ends the stream because the peer broke a rule, and tells it so where it can be told.
-    pub(crate) fn fault(&mut self, fault: Fault, culprit: Option<&Culprit>) {
-        self.deaf = true;
-        self.incoming.discard();
-        //= rfc5040-7.1-user-informed
-        //= rfc5041-6.2.2-fatal-reported
-        self.end_with(StreamError::Protocol {
-            reason: format!("{}: {}", fault.rule, fault.cause),
-        });
-        self.terminate(fault, culprit);
-    }
-
-    /// Queues a Terminate, if it may be sent.
-    pub(crate) fn terminate(&mut self, fault: Fault, culprit: Option<&Culprit>) {
-        //= rfc5044-7.1.2-responder-first-fpdu
-        let told = self.initiator || self.fpdu_seen;
-        //= rfc5040-7.1-first-error
-        if told && self.state != State::Terminating {
-            //= rfc5040-7.1-terminate-sent
-            //= rfc7306-8.1-terminate-sent
-            self.sending.terminate = Some(TerminateOctets::new(fault.cause, culprit));
-        }
-        self.apply(if told {
-            Input::FaultTold
-        } else {
-            Input::FaultUntold
-        });
-    }
-
-    /// Reports what is done.
-    pub(crate) fn complete(&mut self) {
-        while let Some(retired) = self.queue.retire(self.outgoing.sent()) {
-            if let Retired::Report(id, outcome) = retired {
-                self.events.push_back(Event::Done { id, outcome });
-            }
-        }
-    }
-
-    /// Notices that all that was to go out is out.
-    pub(crate) fn drained(&mut self) {
-        let drained = self.outgoing.is_empty()
-            && match self.state {
-                State::Closing => {
-                    self.queue.is_idle() && self.inbound.is_empty() && self.sending.rtr.is_none()
-                }
-                State::Terminating => self.sending.terminate.is_none(),
-                State::Refusing => true,
-                _ => false,
-            };
-        if drained {
-            self.apply(Input::Drained);
-        }
-    }
+    // Below: for the other parts of the connection.
 
     pub(crate) const fn copies_responses(&self) -> bool {
         !matches!(self.config.copy_first, CopyFirst::Nothing)

@@ -22,11 +22,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod answer;
 mod config;
 mod connection;
 mod deliver;
+mod ending;
 mod inbound;
 mod incoming;
+mod inspect;
 pub mod limits;
 mod opening;
 mod outgoing;
