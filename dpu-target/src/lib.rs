@@ -45,11 +45,11 @@ mod timers;
 mod units;
 
 pub use config::{
-    ConfigError, DEFAULT_ADMIN_PORT, DEFAULT_PORT, DirectConfig, Lease, LimitsConfig, SpinPolicy,
-    TargetConfig, TenantConfig, TenantKey,
+    ConfigError, DEFAULT_ADMIN_PORT, DEFAULT_PORT, DirectConfig, Lease, LimitsConfig, PagesConfig,
+    SpinPolicy, TargetConfig, TenantConfig, TenantKey, Wish,
 };
 pub use driver::{JoinError, ShutdownHandle, StartError, Target};
 pub use lifecycle::Phase;
 pub use metrics::{BuildInfo, PoolGauges};
-pub use status::{LeaseStatus, SessionStatus, Status};
+pub use status::{LeaseStatus, PagesStatus, SessionStatus, Status};
 pub use units::{UnitError, format_size, parse_duration_us, parse_size};

@@ -358,6 +358,11 @@ const CORE: &[CoreColumn] = &[
         |s| &s.frees_deferred,
     ),
     (
+        "kbtp_blocks_released_total",
+        "Blocks freed because their range was released.",
+        |s| &s.blocks_released,
+    ),
+    (
         "kbtp_leases_expired_total",
         "Handle ranges released because their lease ended.",
         |s| &s.leases_expired,
@@ -592,6 +597,18 @@ mod tests {
             }
         }
         assert!(seen.len() > 15);
+    }
+
+    #[test]
+    fn every_series_is_documented() {
+        let page = include_str!("../../docs/target.md");
+        let workers = [Worker::default()];
+        let pool = PoolGauges::default();
+        let text = render(&workers, &pool, &BuildInfo::SOFTWARE_IWARP_TCP);
+        for line in text.lines().filter_map(|l| l.strip_prefix("# TYPE ")) {
+            let name = line.split(' ').next().unwrap();
+            assert!(page.contains(&format!("`{name}")), "{name}");
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct Status {
     pub listen: Vec<String>,
     /// `in-process`, or the agent's socket.
     pub agent: String,
+    /// What the pool's memory is made of.
+    pub pages: PagesStatus,
     /// Worker threads.
     pub workers: usize,
     /// Size of the pool and what is in it.
@@ -28,6 +30,33 @@ pub struct Status {
     pub workers_silent: usize,
     /// Ranges kept for pairs without a session.
     pub leases: Vec<LeaseStatus>,
+}
+
+/// What the pool's memory is made of, as it was had and not as it was wished.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct PagesStatus {
+    /// Octets of a page.
+    pub page_size: u64,
+    /// They are hugepages from the kernel's reserve.
+    pub huge: bool,
+    /// Octets locked in memory.
+    pub locked: u64,
+    /// The NUMA node it was asked to lie on.
+    pub numa_node: Option<u32>,
+    /// What was wished and not had, in words; empty if nothing.
+    pub shortfall: String,
+}
+
+impl PagesStatus {
+    pub(crate) fn of(report: &kbtp_control::PageReport) -> Self {
+        Self {
+            page_size: report.page_size,
+            huge: report.huge,
+            locked: report.locked,
+            numa_node: report.numa_node,
+            shortfall: report.shortfall.clone(),
+        }
+    }
 }
 
 /// A session.

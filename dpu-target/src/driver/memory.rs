@@ -2,8 +2,9 @@
 //! left it.
 
 use super::StartError;
-use crate::config::TargetConfig;
-use kbtp_agent::{AgentConfig, InProcess};
+use crate::config::{TargetConfig, Wish};
+use crate::status::PagesStatus;
+use kbtp_agent::{AgentConfig, Huge, InProcess, Lock, PageWish};
 use kbtp_control::{AgentLink, ChannelOptions, PoolAttachment, RegionName, Role, TargetChannel};
 use kbtp_core::{Contents, Geometry, Pool, PoolError, Recovered};
 use kbtp_iwarp_tcp::entropy;
@@ -19,6 +20,7 @@ pub(crate) type Link = Box<dyn AgentLink + Send>;
 pub(crate) struct Memory {
     pub(crate) link: Link,
     pub(crate) pool: Pool,
+    pub(crate) pages: PagesStatus,
     pub(crate) recovered: Option<Recovered>,
 }
 
@@ -32,6 +34,16 @@ pub(crate) fn open(config: &TargetConfig) -> Result<Memory, StartError> {
         None => Box::new(in_process(config)?),
     };
     let attached = link.attach_pool()?;
+    let pages = PagesStatus::of(&link.welcome().pages);
+    tracing::info!(
+        octets = attached.region.len(),
+        page_size = pages.page_size,
+        huge = pages.huge,
+        locked = pages.locked,
+        numa_node = pages.numa_node,
+        shortfall = %pages.shortfall,
+        "the pool's memory"
+    );
     let geometry = geometry(config, &attached);
     geometry.validate().map_err(PoolError::from)?;
     let meta = link.attach_side(&RegionName::new(META)?, geometry.meta_len())?;
@@ -48,6 +60,7 @@ pub(crate) fn open(config: &TargetConfig) -> Result<Memory, StartError> {
                 return Ok(Memory {
                     link,
                     pool,
+                    pages,
                     recovered: Some(recovered),
                 });
             }
@@ -65,6 +78,7 @@ pub(crate) fn open(config: &TargetConfig) -> Result<Memory, StartError> {
     Ok(Memory {
         link,
         pool,
+        pages,
         recovered: None,
     })
 }
@@ -102,5 +116,18 @@ fn in_process(config: &TargetConfig) -> Result<InProcess, StartError> {
         pool_base: BlockOffset(0),
     };
     agent.side_limit = Some(geometry.meta_len());
+    agent.pages = PageWish {
+        huge: match config.pages.huge {
+            Wish::Prefer => Huge::Prefer,
+            Wish::Require => Huge::Require,
+            Wish::Never => Huge::Never,
+        },
+        lock: match config.pages.lock {
+            Wish::Prefer => Lock::Prefer,
+            Wish::Require => Lock::Require,
+            Wish::Never => Lock::Never,
+        },
+        numa_node: config.pages.numa_node,
+    };
     Ok(InProcess::start(&agent)?)
 }

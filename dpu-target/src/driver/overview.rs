@@ -8,7 +8,7 @@ use crate::lifecycle::{Lifecycle, Phase};
 use crate::limits;
 use crate::metrics::{BuildInfo, Counted, PoolGauges, WorkerMetrics, blocks_bound, render};
 use crate::plane::Plane;
-use crate::status::{LeaseStatus, Status, hex};
+use crate::status::{LeaseStatus, PagesStatus, Status, hex};
 use crossbeam_channel::Sender;
 use kbtp_core::{Audit, Stats};
 use kbtp_fabric::Time;
@@ -27,6 +27,7 @@ pub(crate) struct Facts {
     pub(crate) started: Time,
     /// Blocks bound that a recovery found.
     pub(crate) recovered: u64,
+    pub(crate) pages: PagesStatus,
 }
 
 /// Every part of the target that is worth a look.
@@ -141,6 +142,7 @@ impl Overview {
                 || "in-process".to_owned(),
                 |path| path.display().to_string(),
             ),
+            pages: self.facts.pages.clone(),
             workers: self.workers.len(),
             pool: self.pool(),
             sessions: reports.into_iter().flatten().collect(),
