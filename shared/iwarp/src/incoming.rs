@@ -4,7 +4,7 @@
 //! Octets are read either into a staging buffer or, when a header has named the place of the payload, straight into
 //! it. What is staged is always taken up at once, so that staging is empty between two reads.
 
-use crate::limits::MAX_HEADERS_LEN;
+use crate::limits::{AHEAD_OF_LARGE, MAX_HEADERS_LEN};
 use crate::slots::Slots;
 use crate::stags::StagTable;
 use crate::terminate::Fault;
@@ -81,6 +81,10 @@ pub(crate) struct Incoming {
     staged: Range<usize>,
     /// Octets the last read was offered ahead of staging.
     direct: usize,
+    /// Where staging ended for the last read.
+    offered: usize,
+    /// Octets of staging to offer.
+    ahead: usize,
     pub(crate) phase: Phase,
     head: [u8; HEAD_LEN],
     head_have: usize,
@@ -110,6 +114,8 @@ impl Incoming {
             staging: vec![0; usize::try_from(staging_len).unwrap_or(0)].into_boxed_slice(),
             staged: 0..0,
             direct: 0,
+            offered: 0,
+            ahead: usize::MAX,
             phase: Phase::Head,
             head: [0; HEAD_LEN],
             head_have: 0,
@@ -149,7 +155,7 @@ impl Incoming {
         if self.staged.start == self.staged.end {
             self.staged = 0..0;
         }
-        let mut ahead = usize::MAX;
+        let mut ahead = self.ahead;
         // With Markers among the payload everything is staged.
         if self.phase == Phase::Payload && self.staged.is_empty() && self.markers.is_none() {
             let left = usize::try_from(self.payload_left).unwrap_or(0);
@@ -173,6 +179,7 @@ impl Incoming {
         }
         if let Some(room) = self.staging.get_mut(self.staged.end..) {
             let len = room.len().min(ahead);
+            self.offered = self.staged.end + len;
             // A list of two never is full; were it, the next read would bring the rest.
             list.push_slice(room.split_at_mut(len).0).unwrap_or(());
         }
@@ -191,6 +198,10 @@ impl Incoming {
             .end
             .saturating_add(octets - direct)
             .min(self.staging.len());
+        if self.staged.end == self.offered {
+            // There was more than was asked for: small messages, or a large one, which will say so.
+            self.ahead = usize::MAX;
+        }
     }
 
     /// `octets` of payload are in their place.
@@ -327,6 +338,9 @@ impl Incoming {
             let want = self.head_want();
             if self.head_have >= want {
                 self.payload_left = self.payload_len();
+                if usize::try_from(self.payload_left).is_ok_and(|len| len >= self.staging.len()) {
+                    self.ahead = AHEAD_OF_LARGE;
+                }
                 return true;
             }
             let Some(run) = self.next_run(want - self.head_have) else {

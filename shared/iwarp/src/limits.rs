@@ -24,6 +24,11 @@ pub const MAX_READ_DEPTH: u16 = 1024;
 /// costs less than a system call.
 pub const DEFAULT_STAGING_LEN: u32 = 16 << 10;
 
+/// Octets read ahead once payload longer than the staging buffer came: room for the end of that FPDU, a short message
+/// (a KBTP completion has 64 octets in all) and the next header, so that hardly any of the next payload is staged and
+/// copied. As soon as a read fills it, the next is offered the whole buffer again.
+pub const AHEAD_OF_LARGE: usize = 512;
+
 /// Staging is at least one control FPDU with every header there is, and at most what a copy stays cheap for.
 pub const MIN_STAGING_LEN: u32 = 512;
 /// See [`MIN_STAGING_LEN`].

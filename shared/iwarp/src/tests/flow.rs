@@ -1,16 +1,15 @@
-//! What a stream does when all is well, and how it ends.
+//! What a stream does when all is well.
 
 use super::*;
 use crate::{CopyFirst, limits};
 use kbtp_fabric::{
-    CloseReason, LocalBuffer, PostError, RemoteBuffer, StreamError, WorkId, WorkOutcome,
-    WorkRequest,
+    LocalBuffer, PostError, RemoteBuffer, StreamError, WorkId, WorkOutcome, WorkRequest,
 };
 use kbtp_wire::ByteLen;
 use kbtp_wire::ddp::Msn;
 use std::sync::atomic::Ordering;
 
-fn local(stag: Stag, offset: u64, len: u32) -> LocalBuffer {
+pub(super) fn local(stag: Stag, offset: u64, len: u32) -> LocalBuffer {
     LocalBuffer {
         stag,
         offset: TaggedOffset(offset),
@@ -18,14 +17,14 @@ fn local(stag: Stag, offset: u64, len: u32) -> LocalBuffer {
     }
 }
 
-fn remote(stag: Stag, offset: u64) -> RemoteBuffer {
+pub(super) fn remote(stag: Stag, offset: u64) -> RemoteBuffer {
     RemoteBuffer {
         stag,
         offset: TaggedOffset(offset),
     }
 }
 
-fn send(head: &[u8]) -> WorkRequest<'_> {
+pub(super) fn send(head: &[u8]) -> WorkRequest<'_> {
     WorkRequest::Send {
         head,
         tail: None,
@@ -34,14 +33,14 @@ fn send(head: &[u8]) -> WorkRequest<'_> {
     }
 }
 
-fn done(id: u64, outcome: WorkOutcome) -> Event {
+pub(super) fn done(id: u64, outcome: WorkOutcome) -> Event {
     Event::Done {
         id: WorkId(id),
         outcome,
     }
 }
 
-fn pattern(region: &Region, seed: u8) -> Vec<u8> {
+pub(super) fn pattern(region: &Region, seed: u8) -> Vec<u8> {
     let octets: Vec<u8> = (0..region.len())
         .map(|at| (at * 7 + at / 251 + u64::from(seed)).to_le_bytes()[0])
         .collect();
@@ -49,7 +48,7 @@ fn pattern(region: &Region, seed: u8) -> Vec<u8> {
     octets
 }
 
-fn contents(region: &Region) -> Vec<u8> {
+pub(super) fn contents(region: &Region) -> Vec<u8> {
     let mut octets = vec![0; usize::try_from(region.len()).unwrap()];
     region.read(0, &mut octets).unwrap();
     octets
@@ -582,121 +581,38 @@ fn a_source_that_changes_under_a_copied_answer_does_no_harm() {
 }
 
 #[test]
-fn closing_in_order_lets_everything_out() {
-    //= test rfc5041-6.2.1-no-transfer-after-close
+fn large_payload_is_hardly_read_ahead_of() {
     let mut pair = Pair::default();
     let mine = region(1 << 20);
     let theirs = region(1 << 20);
-    let octets = pattern(&theirs, 8);
-    let my_stag = register(&mut pair.a, &mine, 0, Access::LOCAL);
-    let their_stag = register(&mut pair.b, &theirs, 0, ALL_ACCESS);
-    let read = WorkRequest::Read {
-        local: local(my_stag, 0, 1 << 20),
-        remote: remote(their_stag, 0),
-    };
-    pair.a.post(WorkId(1), &read, true).unwrap();
-    pair.a.post(WorkId(2), &send(b"last words"), true).unwrap();
-    pair.a.close(CloseReason::Graceful);
-    assert!(matches!(
-        pair.a.post(WorkId(3), &send(b"too late"), true),
-        Err(PostError::Closed)
-    ));
-    assert!(pair.a.take_error().is_none());
-    pair.settle();
-    assert_eq!(
-        events(&mut pair.a),
-        [done(1, WorkOutcome::Read), done(2, WorkOutcome::Sent)]
-    );
-    assert_eq!(contents(&mine), octets);
-    assert!(matches!(events(&mut pair.b)[..], [Event::Received { .. }]));
-    assert!(matches!(pair.a.take_error(), Some(StreamError::ClosedHere)));
-    assert!(matches!(pair.b.take_error(), Some(StreamError::PeerClosed)));
-}
-
-#[test]
-fn an_idle_stream_closes_at_once() {
-    let mut pair = Pair::default();
-    pair.a.close(CloseReason::Graceful);
-    assert_eq!(actions(&mut pair.a), [Action::EndSending]);
-    assert!(!pair.a.is_ended());
-    // A peer that never answers is given up.
-    let at = pair.a.next_timeout().unwrap();
-    assert_eq!(at, Time(limits::DEFAULT_CLOSE_TIMEOUT_MS * 1_000_000));
-    pair.a.handle_timeout(at);
-    assert_eq!(actions(&mut pair.a), [Action::Close]);
-    assert!(matches!(pair.a.take_error(), Some(StreamError::ClosedHere)));
-}
-
-#[test]
-fn an_abort_flushes_what_is_posted() {
-    let mut pair = Pair::default();
-    pair.a.post(WorkId(1), &send(b"x"), false).unwrap();
-    pair.a.post(WorkId(2), &send(b"y"), true).unwrap();
-    pair.a.close(CloseReason::Abort);
-    assert!(pair.a.send_vec(pair.now).is_empty());
-    assert_eq!(
-        events(&mut pair.a),
-        [done(1, WorkOutcome::Flushed), done(2, WorkOutcome::Flushed)]
-    );
-    assert_eq!(actions(&mut pair.a), [Action::Close]);
-    assert!(matches!(pair.a.take_error(), Some(StreamError::ClosedHere)));
-}
-
-#[test]
-fn a_broken_connection_is_the_end() {
-    let mut pair = Pair::default();
-    pair.a.post(WorkId(1), &send(b"x"), true).unwrap();
-    pair.a
-        .handle_broken(std::io::ErrorKind::ConnectionReset.into());
-    assert!(matches!(
-        pair.a.take_error(),
-        Some(StreamError::Connection { .. })
-    ));
-    assert_eq!(events(&mut pair.a), [done(1, WorkOutcome::Flushed)]);
-}
-
-#[test]
-fn an_end_in_the_middle_of_a_message_is_an_error() {
-    //= test rfc5044-8-errors-detected
-    for keep in [1, 19, 40] {
-        let mut pair = Pair::default();
-        pair.a.post(WorkId(1), &send(&[7; 64]), true).unwrap();
-        let octets = pair.wire.pull(&mut pair.a, usize::MAX, pair.now);
-        pair.wire.push(&mut pair.b, &octets[..keep], pair.now);
-        pair.b.handle_end(pair.now);
-        assert!(matches!(
-            pair.b.take_error(),
-            Some(StreamError::Protocol { reason }) if reason.contains("middle")
-        ));
-    }
-}
-
-#[test]
-fn an_end_in_the_middle_of_a_write_is_an_error() {
-    let config = Config {
-        max_ulpdu: 128,
-        ..Config::default()
-    };
-    let mut pair = Pair::established(&config, &config);
-    let mine = region(4096);
-    let theirs = region(4096);
+    let octets = pattern(&mine, 4);
     let my_stag = register(&mut pair.a, &mine, 0, Access::LOCAL_READ);
     let their_stag = register(&mut pair.b, &theirs, 0, ALL_ACCESS);
     let write = WorkRequest::Write {
-        local: local(my_stag, 0, 4096),
+        local: local(my_stag, 0, 50_000),
         remote: remote(their_stag, 0),
         immediate: None,
     };
+    assert_eq!(pair.b.recv_vec().octets(), 16_384);
     pair.a.post(WorkId(1), &write, true).unwrap();
-    let octets = pair.wire.pull(&mut pair.a, usize::MAX, pair.now);
-    // Two whole FPDUs of it.
-    let two = 2 * (ulpdus(&octets)[0].len() + 6 + 2);
-    pair.wire.push(&mut pair.b, &octets[..two], pair.now);
-    pair.b.handle_end(pair.now);
-    assert!(matches!(
-        pair.b.take_error(),
-        Some(StreamError::Protocol { reason }) if reason.contains("middle")
-    ));
+    pair.a.post(WorkId(2), &send(&[1; 40]), true).unwrap();
+    pair.a.post(WorkId(3), &write, true).unwrap();
+    let sent = pair.wire.pull(&mut pair.a, usize::MAX, pair.now);
+    // The first header, and of its payload what came with it.
+    pair.wire.push(&mut pair.b, &sent[..1000], pair.now);
+    let list = pair.b.recv_vec();
+    assert_eq!(list.entries(), 2);
+    assert_eq!(list.octets(), 50_000 - (1000 - 16) + limits::AHEAD_OF_LARGE);
+    pair.wire.push(&mut pair.b, &sent[1000..], pair.now);
+    assert_eq!(contents(&theirs)[..50_000], octets[..50_000]);
+    assert_eq!(pair.b.recv_vec().octets(), limits::AHEAD_OF_LARGE);
+    // Many small messages get the whole buffer again.
+    for id in 0..40 {
+        pair.a.post(WorkId(id), &send(&[1; 40]), false).unwrap();
+    }
+    pair.settle();
+    assert_eq!(pair.b.recv_vec().octets(), 16_384);
+    assert_eq!(events(&mut pair.b).len(), 41);
 }
 
 #[test]

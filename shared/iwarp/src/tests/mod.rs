@@ -1,5 +1,6 @@
 //! Two connections with the octets between them in the test's hands, and a peer that says whatever the test wants.
 
+mod closing;
 mod errors;
 mod errors_rdmap;
 mod figures;
