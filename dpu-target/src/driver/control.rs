@@ -110,9 +110,12 @@ impl ControlThread {
     fn accept(&mut self, now: Time) -> io::Result<()> {
         let mut listeners = std::mem::take(&mut self.listeners);
         for listener in &mut listeners {
+            let before = refused(listener);
             while let Some(accepted) = listener.progress(now, &mut |_| answer(self.auth))? {
                 self.deal(accepted);
             }
+            let more = refused(listener).saturating_sub(before);
+            self.own.metrics.turned_away.add(more);
         }
         self.listeners = listeners;
         Ok(())
@@ -194,6 +197,12 @@ impl ControlThread {
             tracing::warn!(%error, "the agent was not watched");
         }
     }
+}
+
+/// Connections a listener refused because too many were in their startup.
+fn refused(listener: &Listener) -> u64 {
+    let counters = listener.counters();
+    counters.over_half_open.saturating_add(counters.over_source)
 }
 
 /// The answer to an MPA Request: the stream is accepted, with a challenge nobody has seen.
