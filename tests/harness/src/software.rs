@@ -1,0 +1,105 @@
+//! The software engine on iWARP and TCP, in this process.
+
+use crate::subject::{Audit, Count, Setup, Subject};
+use kbtp_target::{Lease, SpinPolicy, Target, TargetConfig, TenantConfig, TenantKey};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Such a target.
+#[derive(Debug)]
+pub(crate) struct Software {
+    target: Target,
+}
+
+impl Software {
+    pub(crate) fn start(setup: &Setup) -> Self {
+        let target = Target::start(config(setup)).expect("a target starts");
+        Self { target }
+    }
+}
+
+fn config(setup: &Setup) -> TargetConfig {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut config = TargetConfig {
+        listen: vec![any],
+        admin: None,
+        workers: Some(2),
+        block_size: setup.block_size.into(),
+        blocks: setup.blocks.into(),
+        handles: setup.handles,
+        default_quota: Some(setup.default_quota.into()),
+        ticket_timeout: Duration::from_millis(setup.ticket_timeout_ms.into()),
+        lease: match setup.lease_ms {
+            u32::MAX => Lease::Forever,
+            ms => Lease::For(Duration::from_millis(ms.into())),
+        },
+        credits: setup.credits,
+        max_inline: setup.max_inline.into(),
+        tenants: setup
+            .tenants
+            .iter()
+            .map(|tenant| TenantConfig {
+                name: tenant.name.to_owned(),
+                key: Some(TenantKey::new(tenant.key.to_vec())),
+                key_file: None,
+                shared: tenant.shared,
+            })
+            .collect(),
+        spin: SpinPolicy::Off,
+        ..TargetConfig::default()
+    };
+    config.direct.load = setup.direct_load;
+    config.direct.alloc = setup.direct_alloc;
+    config.limits.half_open = setup.half_open;
+    config.limits.sessions = setup.sessions;
+    config.limits.handshake_timeout = Duration::from_millis(setup.handshake_ms);
+    config.limits.drain_linger = Duration::from_millis(setup.linger_ms);
+    config
+}
+
+impl Subject for Software {
+    fn address(&self) -> SocketAddr {
+        self.target.address().expect("it listens")
+    }
+
+    fn audit(&self) -> Audit {
+        let status = self.target.status();
+        let sum = |f: fn(&kbtp_target::SessionStatus) -> u64| status.sessions.iter().map(f).sum();
+        Audit {
+            sessions: status.sessions.len() as u64,
+            half_open: self.metric("kbtp_half_open"),
+            in_flight: sum(|session| session.in_flight),
+            usage: sum(|session| session.usage),
+            leases: status.leases.len() as u64,
+            leased: status.leases.iter().map(|lease| lease.bound).sum(),
+            quota: status.pool.quota_granted,
+            blocks: status.pool.blocks,
+            free: status.pool.blocks_free,
+            partitioned: status.pool.blocks_partitioned,
+            deferred: status.pool.blocks_deferred,
+        }
+    }
+
+    fn count(&self) -> Count {
+        let audit = self.target.audit();
+        Count {
+            blocks: audit.blocks,
+            in_rings: audit.in_rings,
+            deferred: audit.deferred,
+            bound: audit.bound,
+            elsewhere: audit.elsewhere,
+            faults: audit.faults,
+        }
+    }
+
+    fn metric(&self, series: &str) -> u64 {
+        let text = self.target.metrics();
+        text.lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+            .unwrap_or_else(|| panic!("there is no metric {series} in\n{text}"))
+    }
+
+    fn drain(&self) {
+        self.target.shutdown_handle().drain();
+    }
+}

@@ -1,0 +1,4 @@
+//! Attacks, one file for each kind.
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,345 @@
+//! Floods, and peers that are slow or silent. RFC 5042, sections 6.4.1 to 6.4.4.
+
+use super::{attacker, put, read_of, request};
+use kbtp_fabric::CloseReason;
+use kbtp_harness::{
+    Peer, Raw, Segment, Session, Setup, Start, Who, against, alloc_store, eventually, fetched,
+    pattern, store,
+};
+use kbtp_wire::rdmap::RdmapOpcode;
+use kbtp_wire::{ByteLen, DataDescriptor, Handle, Operation, Stag, Status, TaggedOffset};
+use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
+
+/// Those who do not get through in time are cut off soon.
+fn impatient() -> Setup {
+    Setup {
+        handshake_ms: 300,
+        half_open: 8,
+        ..Setup::small()
+    }
+}
+
+/// Whether the target has ended the connection; waits for it.
+fn is_cut_off(peer: &mut Peer) -> bool {
+    let mut octets = [0; 256];
+    while peer.read_octets(&mut octets) > 0 {}
+    true
+}
+
+#[test]
+fn slow_loris_in_the_startup() {
+    against(&impatient(), |ground| {
+        let start = Start::default().octets();
+        // Nothing, half a frame, a whole frame and no HELLO, half a HELLO.
+        let mut peers: Vec<_> = (0..4).map(|_| Peer::dial(ground.address())).collect();
+        peers[1].octets(&start[..13]);
+        peers[2].octets(&start);
+        peers[3].octets(&start);
+        let hello = Who::new(1).hello(&kbtp_wire::Challenge([0; 32]));
+        let fpdu = Segment::untagged(RdmapOpcode::Send, 1, &hello).fpdu();
+        peers[3].octets(&fpdu[..40]);
+        for peer in &mut peers {
+            assert!(is_cut_off(peer));
+        }
+        // One octet now and then does not make it longer.
+        let mut drip = Peer::dial(ground.address());
+        for octet in &start[..19] {
+            drip.octets(&[*octet]);
+            ground.victim.works(1);
+        }
+        assert!(is_cut_off(&mut drip));
+    });
+}
+
+#[test]
+fn slow_loris_in_the_middle_of_a_message() {
+    against(&Setup::small(), |ground| {
+        let (mut peer, grant) = attacker(ground.address());
+        put(&mut peer, grant.handle_base, b"x");
+        let data = pattern(1, 4000);
+        let source = Session::inline(&data);
+        let store = request(grant.handle_base, store(source, false));
+        let mut octets = vec![0; store.encoded_len()];
+        store.encode_into(&mut octets).unwrap();
+        let fpdu = Segment::untagged(RdmapOpcode::Send, peer.next_send, &octets).fpdu();
+        for piece in fpdu[..2000].chunks(500) {
+            peer.octets(piece);
+            ground.victim.works(1);
+        }
+        // And in the middle of a Write.
+        let (mut other, grant) = Peer::open(ground.address(), &Who::new(2).direct().quota(2));
+        let write = Segment::tagged(
+            RdmapOpcode::Write,
+            grant.partition_stag,
+            grant.partition_offset.0,
+            &data,
+        );
+        other.octets(&write.fpdu()[..1000]);
+        ground.victim.works(2);
+    });
+}
+
+#[test]
+fn a_reader_that_takes_nothing() {
+    let setup = Setup {
+        block_size: 1 << 20,
+        blocks: 32,
+        default_quota: 4,
+        ..Setup::small()
+    };
+    against(&setup, |ground| {
+        let mut writer = Session::open(&*ground.subject, &Who::new(1));
+        let handles: Vec<_> = (0..3).map(|n| writer.h(n)).collect();
+        for n in 0..3 {
+            writer.put(n, &pattern(n, 1 << 20));
+        }
+        // Within its credits: the target holds what it was asked for and no more.
+        let sink = DataDescriptor {
+            stag: Stag(9),
+            offset: TaggedOffset(0),
+            len: ByteLen(1 << 20),
+        };
+        let load = Operation::Load {
+            sink,
+            invalidate: false,
+            allow_unsealed: false,
+        };
+        let (mut patient, grant) = Peer::open(ground.address(), &Who::new(2).quota(1));
+        for n in 0..usize::from(grant.credits) {
+            patient.request(&request(handles[n % 3], load));
+        }
+        // Without end: the target takes so many requests and then no more, or ends the session for its credits. What
+        // it holds for one session is bounded either way.
+        let (mut peer, _) = attacker(ground.address());
+        let mut requests = Vec::new();
+        // 16 MB: more than the kernel's buffers of both ends hold.
+        for n in 0..250_000_u32 {
+            let load = request(handles[(n % 3) as usize], load);
+            let mut octets = vec![0; load.encoded_len()];
+            load.encode_into(&mut octets).unwrap();
+            requests
+                .extend(Segment::untagged(RdmapOpcode::Send, peer.next_send + n, &octets).fpdu());
+        }
+        let accepted = peer.octets_without_waiting(&requests, || ground.victim.works(1));
+        assert!(accepted < requests.len(), "the target takes no more");
+        // The blocks it was to be sent are freed meanwhile and handed out again only once they were sent.
+        for handle in &handles {
+            assert_eq!(writer.free(*handle).status, Status::Ok);
+        }
+        for n in 0..3 {
+            let data = pattern(100 + n, 1 << 20);
+            writer.put(n, &data);
+            assert!(writer.content(writer.h(n)).unwrap().1 == data);
+        }
+        ground.victim.works(2);
+        // The patient one is sent what it asked for, old blocks and all.
+        for n in 0..usize::from(grant.credits) {
+            let Some(Segment::Tagged(header, mut data)) = patient.receive() else {
+                panic!("the data of load {n}");
+            };
+            let mut last = header.last;
+            while !last {
+                let Some(Segment::Tagged(header, more)) = patient.receive() else {
+                    panic!("the rest of load {n}");
+                };
+                data.extend(more);
+                last = header.last;
+            }
+            assert!(
+                data == pattern(n as u64 % 3, 1 << 20),
+                "load {n} is of the block as it was"
+            );
+            assert_eq!(patient.completion().status, Status::Ok);
+        }
+        drop((peer, patient));
+        writer.close();
+    });
+}
+
+#[test]
+fn direct_reads_that_are_not_taken() {
+    let setup = Setup {
+        block_size: 1 << 20,
+        blocks: 32,
+        default_quota: 4,
+        ..Setup::small()
+    };
+    against(&setup, |ground| {
+        let (mut peer, grant) = attacker(ground.address());
+        for _ in 0..16 {
+            peer.read(&read_of(grant.pool_stag, grant.partition_offset.0, 1 << 20));
+        }
+        ground.victim.works(3);
+        // The session serves requests behind them once they are taken.
+        peer.request(&request(grant.handle_base, Operation::Free));
+        assert_eq!(peer.completion().status, Status::NotValid);
+    });
+}
+
+#[test]
+fn a_flood_of_hellos_that_are_not_said() {
+    against(&impatient(), |ground| {
+        let mut peers = Vec::new();
+        // More streams than may be half open; the rest is turned away at once, in the startup or right after it.
+        for wait in [false, true] {
+            let before = ground.subject.metric("kbtp_streams_turned_away_total");
+            for _ in 0..40 {
+                let mut peer = Peer::dial(ground.address());
+                peer.octets(&Start::default().octets());
+                if wait {
+                    peer.read_octets(&mut [0; 128]);
+                }
+                peers.push(peer);
+            }
+            eventually("streams are turned away", || {
+                let audit = ground.subject.audit();
+                assert!(audit.half_open <= 8, "{audit:?}");
+                (ground.subject.metric("kbtp_streams_turned_away_total") > before).then_some(())
+            });
+        }
+        ground.victim.works(2);
+        for peer in &mut peers {
+            assert!(is_cut_off(peer));
+        }
+        Session::open(&*ground.subject, &Who::new(1)).close();
+    });
+}
+
+#[test]
+fn a_flood_of_connections_that_say_nothing() {
+    against(&impatient(), |ground| {
+        let mut peers: Vec<_> = (0..100).map(|_| Peer::dial(ground.address())).collect();
+        ground.victim.works(2);
+        for peer in &mut peers {
+            assert!(is_cut_off(peer));
+        }
+        Session::open(&*ground.subject, &Who::new(1)).close();
+    });
+}
+
+#[test]
+fn connection_churn() {
+    against(
+        &Setup {
+            half_open: 256,
+            ..Setup::small()
+        },
+        |ground| {
+            for n in 0..60_u64 {
+                drop(TcpStream::connect(ground.address()));
+                drop(Peer::connect(ground.address()));
+                // Gone in the middle of its HELLO's answer.
+                let mut peer = Peer::connect(ground.address());
+                let hello = Who::new(n).direct().hello(&peer.challenge);
+                peer.send(&hello);
+                drop(peer);
+                // Gone with requests under way, and one that came back while the old one was still there.
+                let mut peer = Peer::connect(ground.address());
+                if let Ok(grant) = peer.hello(&Who::new(1000 + n % 4).direct().quota(2)) {
+                    let source = Session::inline(b"x");
+                    let store = alloc_store(source, true);
+                    peer.request(&request(grant.handle_base, store));
+                    let buffer = DataDescriptor {
+                        stag: Stag(1),
+                        offset: TaggedOffset(0),
+                        len: ByteLen(9),
+                    };
+                    let source = fetched(buffer);
+                    let next = Handle(grant.handle_base.0 + 1);
+                    peer.request(&request(next, alloc_store(source, true)));
+                }
+                let raw = Raw::connect(ground.address());
+                raw.close(if n % 2 == 0 {
+                    CloseReason::Abort
+                } else {
+                    CloseReason::Graceful
+                });
+            }
+            ground.victim.works(1);
+        },
+    );
+}
+
+#[test]
+fn sessions_that_do_nothing() {
+    // RFC 5042, section 6.4.2: they hold what they were granted, and no more can be had than there is.
+    against(
+        &Setup {
+            sessions: 20,
+            ..Setup::small()
+        },
+        |ground| {
+            let mut idle = Vec::new();
+            while let Ok(session) =
+                Session::try_open(&*ground.subject, &Who::new(idle.len() as u64).quota(4))
+            {
+                idle.push(session);
+                assert!(idle.len() <= 15);
+            }
+            assert_eq!(idle.len(), 15, "60 blocks beside the victim's four");
+            // The number of streams is bounded too.
+            let mut streams: Vec<_> = (0..10).map(|_| Peer::dial(ground.address())).collect();
+            for peer in &mut streams {
+                peer.octets(&Start::default().octets());
+            }
+            eventually("streams are turned away", || {
+                (ground.subject.metric("kbtp_streams_turned_away_total") > 0).then_some(())
+            });
+            ground.victim.works(1);
+            for session in idle {
+                session.close();
+            }
+        },
+    );
+}
+
+#[test]
+fn errors_without_end() {
+    // RFC 5042, section 6.4.4: the slow paths that do not end the stream.
+    against(&Setup::small(), |ground| {
+        let mut s = Session::open(&*ground.subject, &Who::new(1));
+        for round in 0..2000_u64 {
+            let message = [&[1, 0xee, 0xff, 0xff][..], &round.to_be_bytes(), &[0; 12]].concat();
+            s.raw.send(&message);
+            assert_eq!(s.completion().status, Status::Unsupported);
+        }
+        ground.victim.works(1);
+        s.close();
+    });
+}
+
+/// Sends what the other side takes without waiting for more room than comes while `meanwhile` is done twice.
+trait WithoutWaiting {
+    fn octets_without_waiting(&mut self, octets: &[u8], meanwhile: impl FnMut()) -> usize;
+}
+
+impl WithoutWaiting for Peer {
+    fn octets_without_waiting(&mut self, octets: &[u8], mut meanwhile: impl FnMut()) -> usize {
+        let mut socket = self.socket().try_clone().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let mut sent = 0;
+        let mut refused = 0;
+        while sent < octets.len() && refused < 3 {
+            match socket.write(&octets[sent..]) {
+                Ok(n) => sent += n,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    refused += 1;
+                    meanwhile();
+                }
+                // The target has ended the session.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+                    ) =>
+                {
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        socket.set_nonblocking(false).unwrap();
+        sent
+    }
+}
