@@ -34,13 +34,13 @@ pub const MIN_STAGING_LEN: u32 = 512;
 /// See [`MIN_STAGING_LEN`].
 pub const MAX_STAGING_LEN: u32 = 1 << 20;
 
-/// Octets framed ahead of the socket: enough for one full socket buffer, and still in the second-level cache, where
-/// the CRC has just read them, when the kernel copies them.
-pub const MAX_FRAMED_AHEAD: u64 = 192 << 10;
+/// Octets framed ahead of the socket: more than one gather list takes of middling FPDUs, and still in the second-level
+/// cache, where the CRC has just read them, when the kernel copies them.
+pub const MAX_FRAMED_AHEAD: u64 = 128 << 10;
 
 /// Ring of framed headers, trailers and copied payload: what is framed ahead, plus one FPDU of 64,768 octets with all
 /// its Markers (65,288), rounded up to a power of two. [`MAX_FRAMED_AHEAD`] is checked before an FPDU is framed.
-pub const TX_RING_LEN: usize = 512 << 10;
+pub const TX_RING_LEN: usize = 256 << 10;
 
 /// Pieces framed ahead: 21 large FPDUs of header, payload and trailer fill a gather list of 64 entries; the list is
 /// filled anew for each send, so that twice as many pieces are plenty.
