@@ -599,7 +599,6 @@ impl Initiator {
         let was = *slot;
         let allocation = slot.request.allocates();
         slot.phase = Phase::Idle;
-        slot.stamp = slot.stamp.wrapping_add(1);
         if was.holds_credit() {
             self.credits_held = self.credits_held.saturating_sub(1);
         } else {

@@ -401,6 +401,20 @@ fn a_ticket_without_a_block_runs_out_and_direct_allocation_with_it() {
     rig.done(WorkOutcome::Read).unwrap();
 }
 
+#[test]
+fn nothing_is_written_through_a_ticket_that_is_running_out() {
+    let mut rig = Rig::open();
+    let (_, scratch) = with_ticket(&mut rig, 100, 3);
+    // The block comes late, and its read is handled before the timer.
+    rig.now = rig.now.after_ms(750);
+    give_block(&mut rig, scratch, 3, 0x13000);
+    let ticket = Ticket(3);
+    assert_eq!(rig.result(), Err(Failure::TicketTimeout { ticket }));
+    let message = rig.message();
+    assert_eq!(bind_of(message).1.data_len, ByteLen(0));
+    assert!(rig.post().is_empty());
+}
+
 //= test kbtp-6.6-frees-use-free
 #[test]
 fn an_allocation_given_up_uses_its_ticket_up_and_frees_the_handle() {
