@@ -27,6 +27,9 @@ pub enum CopyFirst {
     Nothing,
     /// What the peer reads with RDMA Read, for a party whose registered memory changes (a target with direct modes).
     ReadResponses,
+    /// That, and what is sent from a registration that may be written, by the peer or by this party's own RDMA Reads:
+    /// a source that stays as it is is registered without such a right, and sent from where it lies.
+    Writable,
     /// All payload.
     Everything,
 }

@@ -527,8 +527,15 @@ impl Connection {
         !matches!(self.config.copy_first, CopyFirst::Nothing)
     }
 
-    pub(crate) const fn copies_all(&self) -> bool {
-        matches!(self.config.copy_first, CopyFirst::Everything)
+    /// Whether payload from a registration with such rights is copied before it is sent.
+    pub(crate) const fn copies_from(&self, access: Access) -> bool {
+        match self.config.copy_first {
+            CopyFirst::Nothing | CopyFirst::ReadResponses => false,
+            CopyFirst::Writable => {
+                access.local_write || access.remote_write || access.remote_atomic
+            }
+            CopyFirst::Everything => true,
+        }
     }
 
     /// The indication a peer-to-peer initiator owes.

@@ -355,14 +355,14 @@ impl Connection {
     }
 
     /// Where `len` octets of `local` from `done` on lie; `None` if its STag has ended since it was posted.
-    fn source(&self, local: Local, done: u32, len: u16, copy: bool) -> Option<Payload> {
+    fn source(&self, local: Local, done: u32, len: u16) -> Option<Payload> {
         let offset = TaggedOffset(local.offset.0.checked_add(done.into())?);
-        let Place { entry, at, .. } = self.stags.find(local.stag, offset, len.into()).ok()?;
+        let Place { entry, at, access } = self.stags.find(local.stag, offset, len.into()).ok()?;
         Some(Payload {
             entry,
             at,
             len,
-            copy,
+            copy: self.copies_from(access),
         })
     }
 
@@ -416,7 +416,7 @@ impl Connection {
         let payload = match tail {
             Some(tail) if from_tail > 0 => {
                 let tail_done = done.saturating_sub(head_len);
-                match self.source(tail, tail_done, from_tail, self.copies_all()) {
+                match self.source(tail, tail_done, from_tail) {
                     Some(payload) => Some(payload),
                     None => return self.source_gone(),
                 }
@@ -473,7 +473,7 @@ impl Connection {
         let payload = if len == 0 {
             None
         } else {
-            match self.source(local, done, len, self.copies_all()) {
+            match self.source(local, done, len) {
                 Some(payload) => Some(payload),
                 None => return self.source_gone(),
             }

@@ -126,6 +126,7 @@ fn writes_and_reads_of_all_sizes_arrive() {
     for copy_first in [
         CopyFirst::Nothing,
         CopyFirst::ReadResponses,
+        CopyFirst::Writable,
         CopyFirst::Everything,
     ] {
         let config = Config {

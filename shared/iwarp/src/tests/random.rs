@@ -265,6 +265,7 @@ fn configs() -> impl Strategy<Value = Config> {
         prop_oneof![
             Just(CopyFirst::Nothing),
             Just(CopyFirst::ReadResponses),
+            Just(CopyFirst::Writable),
             Just(CopyFirst::Everything)
         ],
     )
