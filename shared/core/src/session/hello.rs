@@ -192,7 +192,8 @@ impl TargetSession {
         let tickets = allotment.partition.zip(place).map(|(id, place)| {
             Tickets::new(id, place.order, terms.ticket_timeout_ms, parts.direct, now)
         });
-        let open = Open::new(grant, allotment, tickets, self.config.pool_stag);
+        let pool_stag = self.config.pool_stag;
+        let open = Open::new(grant, allotment, tickets, pool_stag, self.sealed_stag);
         self.outbox.reserve(open.outbox_entries());
         self.state = State::Open(Box::new(open));
         add(&shared.stats.sessions_granted, 1);

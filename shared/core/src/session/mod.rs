@@ -24,6 +24,7 @@ pub use types::{
 use crate::{Directory, SessionId, Shared};
 use hello::Asked;
 use kbtp_fabric::{Time, WorkId, WorkOutcome};
+use kbtp_wire::Stag;
 use open::{Context, Open};
 use outbox::{Outbox, Posted};
 use slots::Progress;
@@ -46,6 +47,8 @@ enum State {
 #[derive(Debug)]
 pub struct TargetSession {
     config: SessionConfig,
+    /// Source of sealed blocks.
+    sealed_stag: Stag,
     state: State,
     outbox: Outbox,
     /// Why it must end, once it must.
@@ -58,10 +61,18 @@ impl TargetSession {
     pub fn new(config: SessionConfig) -> Self {
         Self {
             config,
+            sealed_stag: config.pool_stag,
             state: State::Hello,
             outbox: Outbox::default(),
             ended: None,
         }
+    }
+
+    /// Has sealed blocks sent from another STag of the whole pool, Tagged Offset = Block Offset, registered with
+    /// `Access::LOCAL_READ`: nobody writes them, so a stream need not copy them before it computes their CRC. Before it
+    /// is admitted; until then they are sent from [`SessionConfig::pool_stag`].
+    pub fn send_sealed_from(&mut self, stag: Stag) {
+        self.sealed_stag = stag;
     }
 
     /// Its name.

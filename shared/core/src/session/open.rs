@@ -26,6 +26,8 @@ pub(super) struct Open {
     pub(super) first_row: u64,
     pub(super) rows: u64,
     pub(super) pool_stag: Stag,
+    /// Source of blocks that do not change.
+    pub(super) sealed_stag: Stag,
     /// Handles of the range that are bound.
     pub(super) bound: u32,
     /// Allocations that count as usage and have bound nothing yet.
@@ -67,6 +69,7 @@ impl Open {
         allotment: &Allotment,
         tickets: Option<Tickets>,
         pool_stag: Stag,
+        sealed_stag: Stag,
     ) -> Self {
         let per_credit = u16::try_from(OPS_PER_CREDIT).unwrap_or(1);
         let slots = grant.credits.saturating_mul(per_credit);
@@ -77,6 +80,7 @@ impl Open {
             first_row: allotment.first_row,
             rows: allotment.rows,
             pool_stag,
+            sealed_stag,
             bound: allotment.bound,
             allocating: 0,
             outstanding: 0,

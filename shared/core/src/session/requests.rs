@@ -100,8 +100,14 @@ impl Open {
             return;
         };
         add(&cx.shared.stats.loaded_octets, entry.data_len.get());
+        // A block that is not sealed may be stored to while it is sent.
+        let source = if entry.is_sealed() {
+            self.sealed_stag
+        } else {
+            self.pool_stag
+        };
         cx.outbox.push(Outgoing::Write {
-            local: local(self.pool_stag, entry.block, entry.data_len),
+            local: local(source, entry.block, entry.data_len),
             remote: RemoteBuffer {
                 stag: sink.stag,
                 offset: sink.offset,
