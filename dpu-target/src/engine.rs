@@ -152,27 +152,30 @@ impl<S: Stream> Engine<S> {
         let region = pool.block_region();
         let base = TaggedOffset(pool.geometry().pool_base.0);
         let len = pool.geometry().pool_len();
-        let pool_stag = match accepted
-            .stream
-            .register(region, 0..len, base, Access::LOCAL)
-        {
-            Ok(stag) => stag,
+        let mut register = |access| accepted.stream.register(region, 0..len, base, access);
+        // Unsealed blocks change while they are sent, sealed ones do not: the stream copies only the former first.
+        let stags =
+            register(Access::LOCAL).and_then(|pool| Ok((pool, register(Access::LOCAL_READ)?)));
+        let (pool_stag, sealed_stag) = match stags {
+            Ok(stags) => stags,
             Err(error) => {
                 tracing::error!(peer = %accepted.peer, %error, "a stream cannot have the pool registered");
                 self.worker.metrics.ended(EndReason::Internal);
+                self.worker.metrics.gone.increment();
                 return;
             }
         };
         self.next_session += 1;
         let worker = u64::try_from(self.worker.index).unwrap_or(u64::MAX);
         let id = session_id(worker, self.next_session);
-        let session = TargetSession::new(SessionConfig {
+        let mut session = TargetSession::new(SessionConfig {
             id,
             auth: accepted.auth,
             challenge: accepted.challenge,
             pool_stag,
             capabilities: accepted.stream.capabilities(),
         });
+        session.send_sealed_from(sealed_stag);
         let now = out.now();
         let conn = Conn::new(accepted.stream, session, accepted.peer, now);
         let Some(token) = self.streams.insert(conn) else {

@@ -480,6 +480,48 @@ mod tests {
     }
 
     #[test]
+    fn an_unsealed_block_may_be_loaded_while_it_is_stored() {
+        let mut config = config();
+        config.block_size = 1 << 20;
+        config.blocks = 16;
+        let target = start(config);
+        let mut writer = client(&target, 1);
+        let mut reader = client(&target, 2);
+        let at = handle(&writer, 0);
+        let open = StoreOptions {
+            seal: false,
+            ..StoreOptions::default()
+        };
+        let mut buffers: Vec<_> = (1..3)
+            .map(|octet| filled(&writer, &vec![octet; 1 << 20]))
+            .collect();
+        writer.alloc_store(at, &mut buffers[0], &open).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0..500 {
+                    writer.store(at, &mut buffers[n % 2], &open).unwrap();
+                }
+                done.store(true, std::sync::atomic::Ordering::Release);
+            });
+            let mut buffer = reader.register(1 << 20).unwrap();
+            let unsealed = LoadOptions {
+                allow_unsealed: true,
+                ..LoadOptions::default()
+            };
+            let mut loads = 0;
+            while !done.load(std::sync::atomic::Ordering::Acquire) {
+                reader.load(at, &mut buffer, &unsealed).unwrap();
+                let octets = buffer.to_vec().unwrap();
+                // Old, new, or some of each.
+                assert!(octets.iter().all(|octet| (1..3).contains(octet)));
+                loads += 1;
+            }
+            assert!(loads > 0);
+        });
+    }
+
+    #[test]
     fn strangers_do_not_disturb() {
         let target = start(config());
         let address = target.address().unwrap();

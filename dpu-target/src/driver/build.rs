@@ -15,7 +15,9 @@ use crate::metrics::WorkerMetrics;
 use crate::plane::Plane;
 use crate::status::PagesStatus;
 use kbtp_core::{Directory, DirectoryConfig, Shared, TenantConfig, TenantKey};
-use kbtp_iwarp_tcp::{Clock, ListenOptions, Listener, Poller, Spin, StreamOptions, TcpRdmaStream};
+use kbtp_iwarp_tcp::{
+    Clock, CopyFirst, ListenOptions, Listener, Poller, Spin, StreamOptions, TcpRdmaStream,
+};
 use kbtp_wire::AuthMode;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -294,6 +296,7 @@ fn stream_options(config: &TargetConfig) -> StreamOptions {
         .saturating_mul(limits::WORK_PER_CREDIT)
         .saturating_add(8);
     rdma.registrations = limits::REGISTRATIONS;
+    rdma.copy_first = CopyFirst::Writable;
     // What is sent are completions, and one HELLO_ACK.
     rdma.head_ring_len = u32::from(rdma.send_queue)
         .saturating_mul(limits::COMPLETION_ROOM)

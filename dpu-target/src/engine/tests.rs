@@ -18,11 +18,17 @@ use std::rc::Rc;
 
 const MS: u64 = 1_000_000;
 
+/// The pool, to be read into; and as a source that does not change.
+const POOL: Stag = Stag(77);
+const SEALED: Stag = Stag(78);
+
 /// What a test sees of a stream and does to it.
 #[derive(Default)]
 struct Script {
     /// Messages the peer sent and the engine has not been told of.
     arrived: RefCell<VecDeque<Vec<u8>>>,
+    /// Sources of the Writes posted.
+    sources: RefCell<Vec<Stag>>,
     /// Sends posted.
     sent: RefCell<Vec<Vec<u8>>>,
     /// Ends of posted work not yet reported.
@@ -71,9 +77,9 @@ impl Stream for Scripted {
         _region: &Region,
         _range: std::ops::Range<u64>,
         _base: TaggedOffset,
-        _access: Access,
+        access: Access,
     ) -> Result<Stag, LocalError> {
-        Ok(Stag(77))
+        Ok(if access.local_write { POOL } else { SEALED })
     }
 
     fn invalidate(&mut self, _stag: Stag) -> Result<(), LocalError> {
@@ -97,8 +103,10 @@ impl Stream for Scripted {
             return Err(PostError::QueueFull);
         };
         self.script.room.set(room);
-        if let WorkRequest::Send { head, .. } = work {
-            self.script.sent.borrow_mut().push(head.to_vec());
+        match work {
+            WorkRequest::Send { head, .. } => self.script.sent.borrow_mut().push(head.to_vec()),
+            WorkRequest::Write { local, .. } => self.script.sources.borrow_mut().push(local.stag),
+            _ => {}
         }
         if matches!(work, WorkRequest::Read { .. }) && self.script.reads_hang.get() {
             self.script.hanging.borrow_mut().push(id);
@@ -369,11 +377,15 @@ fn request(id: u64, handle: Handle, operation: Operation<'_>) -> Vec<u8> {
 }
 
 fn alloc_store(id: u64, handle: Handle) -> Vec<u8> {
+    inline_store(id, handle, true)
+}
+
+fn inline_store(id: u64, handle: Handle, seal: bool) -> Vec<u8> {
     let source = Source::Inline {
         declared: ByteLen(4),
         octets: b"data",
     };
-    request(id, handle, Operation::AllocStore { source, seal: true })
+    request(id, handle, Operation::AllocStore { source, seal })
 }
 
 /// A store whose data the target reads.
@@ -390,6 +402,10 @@ fn read_store(id: u64, handle: Handle) -> Vec<u8> {
 }
 
 fn load(id: u64, handle: Handle) -> Vec<u8> {
+    load_of(id, handle, false)
+}
+
+fn load_of(id: u64, handle: Handle, allow_unsealed: bool) -> Vec<u8> {
     let sink = DataDescriptor {
         stag: Stag(5),
         offset: TaggedOffset(0),
@@ -398,7 +414,7 @@ fn load(id: u64, handle: Handle) -> Vec<u8> {
     let operation = Operation::Load {
         sink,
         invalidate: false,
-        allow_unsealed: false,
+        allow_unsealed,
     };
     request(id, handle, operation)
 }
@@ -468,6 +484,20 @@ fn a_session_opens_serves_and_is_counted() {
     );
     assert_eq!(rig.workers[0].metrics.in_flight.get(), 0);
     assert!(rig.plane.with(|d| d.summary()).sessions == 1);
+}
+
+#[test]
+fn what_may_change_while_it_is_sent_has_a_source_of_its_own() {
+    let mut rig = Rig::new(1);
+    let (script, handle) = open(&mut rig, 0, 1);
+    let other = Handle(handle.0 + 1);
+    script.arrive(alloc_store(10, handle));
+    script.arrive(inline_store(11, other, false));
+    script.arrive(load_of(12, handle, true));
+    script.arrive(load_of(13, other, true));
+    rig.settle();
+    assert!(script.statuses().iter().all(|(_, s)| *s == Status::Ok));
+    assert_eq!(*script.sources.borrow(), [SEALED, POOL]);
 }
 
 #[test]
