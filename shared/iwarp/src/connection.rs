@@ -12,6 +12,7 @@ use crate::stags::StagTable;
 use crate::startup::{self, Rtr};
 use crate::state::{Input, State};
 use crate::transmit::Sending;
+use core::fmt;
 use core::ops::Range;
 use kbtp_fabric::{
     Access, Atomics, Capabilities, CloseReason, Event, LocalError, ReceiveSlot, StreamError, Time,
@@ -56,7 +57,6 @@ pub enum Action {
 /// from [`send_vec`](Self::send_vec) and calls [`handle_sent`](Self::handle_sent), with nothing else called in between
 /// the two of a pair, then does what [`next_action`](Self::next_action) says. Nothing here allocates after set-up but
 /// the words of an error, and the copy made when an STag ends while octets of it are being sent.
-#[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "flags that live and die apart from the state and from each other"
@@ -93,6 +93,18 @@ pub struct Connection {
     pub(crate) end_sending: bool,
     pub(crate) close: bool,
     pub(crate) ending: Option<StreamError>,
+}
+
+/// Without STags, keys and the octets of messages: this goes to logs.
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("initiator", &self.initiator)
+            .field("startup", &self.startup)
+            .field("state", &self.state)
+            .field("ending", &self.ending)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Connection {

@@ -283,3 +283,16 @@ fn crcs_are_off_only_if_both_say_so() {
         assert_eq!(events(&mut pair.b).is_empty(), checked);
     }
 }
+
+#[test]
+fn what_goes_to_logs_names_no_stag() {
+    let mut target = Connection::responder(&Config::default(), [0; 32], Time(0)).unwrap();
+    let memory = region(4096);
+    let stag = register(&mut target, &memory, 0, ALL_ACCESS);
+    let text = format!("{target:?}");
+    assert!(text.contains("AwaitRequest"), "{text}");
+    assert!(
+        !text.contains(&stag.to_string()) && text.len() < 200,
+        "{text}"
+    );
+}
