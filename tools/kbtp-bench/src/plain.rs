@@ -16,10 +16,12 @@ const COMMAND_LEN: usize = 16;
 const ACK_LEN: usize = 40;
 /// Octets the server sends from and receives into, in turn: beyond the caches, as a pool is.
 const POOL_LEN: usize = 64 << 20;
-/// How long either end polls before it sleeps: what a target does.
-const SPIN: Duration = Duration::from_micros(50);
+/// How long either end polls before it sleeps, as long as a target does at most.
+const SPIN: Duration = Duration::from_micros(100);
+/// Octets of one system call at most when a client streams. More make it no faster.
+const WRITE_LEN: usize = 1 << 20;
 /// Octets a client asks for at once when it streams.
-const BATCH_LEN: usize = 8 << 20;
+const BATCH_LEN: u32 = 8 << 20;
 /// Batches on their way when a client streams: one arrives while the next is asked for.
 const BATCHES_AHEAD: u32 = 2;
 /// How long a peer may be silent before the exchange is given up.
@@ -99,7 +101,8 @@ impl Polled {
                 other => return other,
             }
             if began.elapsed() < SPIN {
-                std::hint::spin_loop();
+                // Both ends may be on one core: then the other needs it to answer.
+                std::thread::yield_now();
                 continue;
             }
             let fd = nix::poll::PollFd::new(self.stream.as_fd(), events);
@@ -217,6 +220,8 @@ pub(crate) struct Client {
     socket: Polled,
     buffer: Ring,
     size: u32,
+    /// Octets of one system call when it streams: as many pieces as are in flight may share one.
+    chunk: u32,
 }
 
 impl Client {
@@ -226,15 +231,14 @@ impl Client {
     /// What the system says.
     pub(crate) fn connect(addr: SocketAddr, size: u32, depth: u16) -> io::Result<Self> {
         let len = usize::try_from(size).unwrap_or(usize::MAX);
+        let all = len.saturating_mul(usize::from(depth));
+        let chunk = all.min(WRITE_LEN.max(len));
         Ok(Self {
             socket: Polled::new(TcpStream::connect(addr)?)?,
-            buffer: Ring::new(len.saturating_mul(usize::from(depth))),
+            buffer: Ring::new(all),
             size,
+            chunk: u32::try_from(chunk).unwrap_or(u32::MAX),
         })
-    }
-
-    fn piece(&self) -> usize {
-        usize::try_from(self.size).unwrap_or(usize::MAX)
     }
 
     /// One piece there (with its acknowledgement) or back (with its request).
@@ -242,8 +246,8 @@ impl Client {
     /// # Errors
     /// What the system says.
     pub(crate) fn ping_pong(&mut self, way: Way) -> io::Result<()> {
-        self.command(way, 1)?;
-        self.batch(way, 1)?;
+        self.command(way, self.size, 1)?;
+        self.batch(way, self.size, 1)?;
         self.settle(way)
     }
 
@@ -252,24 +256,25 @@ impl Client {
     /// # Errors
     /// What the system says.
     pub(crate) fn stream(&mut self, way: Way, window: Duration) -> io::Result<(u64, Duration)> {
-        let batch = u32::try_from((BATCH_LEN / self.piece()).max(1)).unwrap_or(1);
+        let chunk = self.chunk;
+        let batch = (BATCH_LEN / chunk.max(1)).max(1);
         let began = driver::now();
         let (mut batches, mut ahead) = (0_u64, 0_u32);
         loop {
             let more = began.elapsed() < window;
             while more && ahead < BATCHES_AHEAD {
-                self.command(way, batch)?;
+                self.command(way, chunk, batch)?;
                 if way == Way::ToServer {
-                    self.batch(way, batch)?;
+                    self.batch(way, chunk, batch)?;
                 }
                 ahead += 1;
             }
             if ahead == 0 {
-                let octets = batches * u64::from(batch) * u64::from(self.size);
+                let octets = batches * u64::from(batch) * u64::from(chunk);
                 return Ok((octets, began.elapsed()));
             }
             if way == Way::ToClient {
-                self.batch(way, batch)?;
+                self.batch(way, chunk, batch)?;
             }
             self.settle(way)?;
             ahead -= 1;
@@ -277,17 +282,13 @@ impl Client {
         }
     }
 
-    fn command(&mut self, way: Way, count: u32) -> io::Result<()> {
-        let command = Command {
-            way,
-            size: self.size,
-            count,
-        };
+    fn command(&mut self, way: Way, size: u32, count: u32) -> io::Result<()> {
+        let command = Command { way, size, count };
         self.socket.send(&command.encode())
     }
 
-    fn batch(&mut self, way: Way, count: u32) -> io::Result<()> {
-        let size = self.piece();
+    fn batch(&mut self, way: Way, size: u32, count: u32) -> io::Result<()> {
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
         for _ in 0..count {
             match way {
                 Way::ToServer => self.socket.send(self.buffer.next(size))?,

@@ -64,8 +64,9 @@ fn text(report: &Report<'_>) -> String {
     }
     text.push_str(&table.text());
     text.push_str(
-        "\nlimit: the same octets between two processes over a plain TCP socket; one at a time beside depth 1, a stream beside more.\n\
-         Points with more than 256 MiB in flight are left out. x: KBTP over limit. GiB/s and memcpy: all sessions together, and one core copying. CPU: of the serving process.\n",
+        "\nlimit: the same octets between two processes over a plain TCP socket; one at a time beside depth 1; beside more, a\n\
+         stream in which as many pieces as are in flight share a system call. x: KBTP over limit. GiB/s: all sessions\n\
+         together. memcpy: one core copying. CPU: of the serving process. More than 256 MiB in flight is not measured.\n",
     );
     text
 }

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &AgentArgs, json: bool) -> Result<(), Failure> {
         while let Ok(which) = signals.wait(with_stdin) {
             // An input that ended stays so: it asks once.
             with_stdin = false;
-            output::note(&format!("kbtp: {which}: stopping"));
+            tracing::info!("{which}: stopping");
             handle.request();
         }
     })?;

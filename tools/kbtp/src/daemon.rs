@@ -29,6 +29,10 @@ impl Daemon {
         args: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> io::Result<Self> {
         let mut command = Command::new(program);
+        if std::env::var_os("KBTP_LOG").is_none() {
+            // Whoever starts it for a while need not hear of what only makes it slower.
+            command.env("KBTP_LOG", "error");
+        }
         for (name, _) in std::env::vars_os() {
             // It is told all by its arguments: the environment of the user's own targets is not for it.
             let name_text = name.to_string_lossy();
