@@ -53,6 +53,7 @@ fn config(setup: &Setup) -> TargetConfig {
     config.limits.half_open = setup.half_open;
     config.limits.sessions = setup.sessions;
     config.limits.handshake_timeout = Duration::from_millis(setup.handshake_ms);
+    config.limits.drain_timeout = Duration::from_millis(setup.drain_ms);
     config.limits.drain_linger = Duration::from_millis(setup.linger_ms);
     config
 }
@@ -101,5 +102,10 @@ impl Subject for Software {
 
     fn drain(&self) {
         self.target.shutdown_handle().drain();
+    }
+
+    fn end(self: Box<Self>) {
+        self.drain();
+        self.target.join().expect("its threads end well");
     }
 }

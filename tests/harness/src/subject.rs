@@ -48,6 +48,8 @@ pub struct Setup {
     pub handshake_ms: u64,
     /// How long a drain goes on answering, in milliseconds.
     pub linger_ms: u64,
+    /// How long a drain waits for requests in flight, in milliseconds.
+    pub drain_ms: u64,
 }
 
 impl Setup {
@@ -71,6 +73,7 @@ impl Setup {
             sessions: 256,
             handshake_ms: 10_000,
             linger_ms: 50,
+            drain_ms: 10_000,
         }
     }
 }
@@ -131,6 +134,8 @@ pub trait Subject: fmt::Debug + Send + Sync {
     fn metric(&self, series: &str) -> u64;
     /// Begins to drain.
     fn drain(&self);
+    /// Drains and waits for the end.
+    fn end(self: Box<Self>);
 }
 
 /// Starts a target on loopback: the one that `KBTP_SUBJECT` names, by default the software engine on iWARP and TCP.

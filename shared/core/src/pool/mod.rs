@@ -297,6 +297,7 @@ impl Pool {
 
     /// Makes a held block fit for a trust domain: zeroed unless it holds only that domain's octets.
     //= kbtp-p9-reads-as-zeros
+    //= rfc5042-10.2-no-stale-data
     fn prepare(&self, block: BlockIndex, domain: Domain) {
         let content = self.block_word(block, BlockWord::Content);
         let found = content.load(Relaxed);

@@ -74,6 +74,7 @@ impl Pool {
     /// there is no such run, or no partition left. Cost: takes free blocks from the ring until there is a run, in the
     /// worst case all of them, and returns the rest; allocations of others wait meanwhile.
     //= kbtp-p8-contiguous-partition
+    //= rfc5042-6.3.6-no-shared-write
     pub(crate) fn carve(
         &self,
         blocks: u32,

@@ -192,6 +192,7 @@ impl Tickets {
     /// No RDMA Write of the initiator reaches the partition, and no FetchAdd its Head, once this returns.
     //= kbtp-3.4-invalidate-before-reclaim
     //= kbtp-3.4-direct-alloc-disabled
+    //= rfc5042-10.2-invalidate-before-use
     fn revoke(
         &mut self,
         shared: &Shared,

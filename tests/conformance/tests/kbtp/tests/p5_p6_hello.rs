@@ -354,7 +354,7 @@ fn an_instance_is_one_pool() {
     );
 }
 
-//= test kbtp-9.1-enhanced-setup
+//= test kbtp-9.1-enhanced-connection
 #[test]
 fn the_stream_is_set_up_in_either_way() {
     let target = subject();

@@ -25,6 +25,7 @@ fn body(opcode: u8, flags: u16, data: &[u8]) -> Vec<u8> {
     body
 }
 
+//= test kbtp-p3-header-of-request
 //= test kbtp-5.1-request-id-echoed
 //= test kbtp-5.1-header-layout
 //= test kbtp-p3-completion-layout
@@ -138,6 +139,7 @@ fn allowed(opcode: u8, flags: u16) -> bool {
 }
 
 //= test kbtp-p2-flags-by-opcode
+//= test kbtp-p2-invalidate-not-inline
 //= test kbtp-p2-record-needs-capability
 //= test kbtp-5.1-flags
 //= test kbtp-6.5-record-not-on-rdmap
@@ -313,7 +315,7 @@ fn every_version_but_one_is_refused() {
 }
 
 //= test kbtp-1.3-one-completion
-//= test kbtp-p1-opcode-values
+//= test kbtp-p1-opcodes
 #[test]
 fn each_request_is_answered_once() {
     let target = subject();

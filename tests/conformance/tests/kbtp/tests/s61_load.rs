@@ -87,7 +87,7 @@ fn the_descriptor_must_have_room() {
 }
 
 //= test kbtp-5.1-invalidate-data-descriptor
-//= test kbtp-9.1-send-with-invalidate
+//= test kbtp-9.1-sends
 #[test]
 fn invalidate_invalidates_the_data_descriptor() {
     let target = subject();
@@ -162,7 +162,7 @@ fn others_blocks_are_loaded_and_nothing_beyond_the_table() {
     );
 }
 
-//= test kbtp-9.1-loads-by-write
+//= test kbtp-9.1-loads-write-stores-read
 #[test]
 fn loads_of_large_blocks_arrive_before_their_completions() {
     let target = start(&Setup {

@@ -6,7 +6,7 @@ use kbtp_wire::{ByteLen, SessionCapabilities, Source, Status};
 
 //= test kbtp-6.2-store-data
 //= test kbtp-6.2-update-entry
-//= test kbtp-9.1-stores-by-read
+//= test kbtp-9.1-loads-write-stores-read
 #[test]
 fn a_store_takes_its_data_from_either_place() {
     let target = start(&Setup {

@@ -59,7 +59,6 @@ fn a_load_is_a_write_and_then_a_send() {
 
 //= test kbtp-6.5-record-not-on-rdmap
 //= test kbtp-6.5-record-only-ordered
-//= test kbtp-9.1-no-records
 #[test]
 fn records_are_not_offered() {
     let target = subject();
@@ -157,7 +156,6 @@ fn a_direct_load_reads_entry_block_entry() {
     }
 }
 
-//= test kbtp-6.6-direct-alloc-sequence
 //= test kbtp-6.6-bind-order
 //= test kbtp-p4-bind-layout
 //= test kbtp-p4-bind-completed
@@ -233,7 +231,7 @@ fn a_bind_is_verified() {
     assert_eq!(s.bind(s.h(1), t1, b1, 0, true).status, Status::Ok);
 }
 
-//= test kbtp-6.6-frees-by-free
+//= test kbtp-6.6-frees-use-free
 #[test]
 fn direct_and_target_allocations_mix() {
     let target = subject();
@@ -305,7 +303,7 @@ fn direct_modes_by_trust() {
     );
 }
 
-//= test kbtp-1.3-software-equal
+//= test kbtp-6.3-completion
 #[test]
 fn a_store_by_read_and_a_store_inline_look_the_same() {
     let target = subject();

@@ -3,11 +3,11 @@
 use super::{attacker, put, read_of, request};
 use kbtp_fabric::CloseReason;
 use kbtp_harness::{
-    Peer, Raw, Segment, Session, Setup, Start, Who, against, alloc_store, eventually, fetched,
-    pattern, store,
+    Peer, Raw, Segment, Session, Setup, Start, Subject, Who, against, alloc_store, eventually,
+    fetched, load, pattern, start, store,
 };
 use kbtp_wire::rdmap::RdmapOpcode;
-use kbtp_wire::{ByteLen, DataDescriptor, Handle, Operation, Stag, Status, TaggedOffset};
+use kbtp_wire::{ByteLen, DataDescriptor, Grant, Handle, Operation, Stag, Status, TaggedOffset};
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 
@@ -30,12 +30,12 @@ fn is_cut_off(peer: &mut Peer) -> bool {
 #[test]
 fn slow_loris_in_the_startup() {
     against(&impatient(), |ground| {
-        let start = Start::default().octets();
+        let frame = Start::default().octets();
         // Nothing, half a frame, a whole frame and no HELLO, half a HELLO.
         let mut peers: Vec<_> = (0..4).map(|_| Peer::dial(ground.address())).collect();
-        peers[1].octets(&start[..13]);
-        peers[2].octets(&start);
-        peers[3].octets(&start);
+        peers[1].octets(&frame[..13]);
+        peers[2].octets(&frame);
+        peers[3].octets(&frame);
         let hello = Who::new(1).hello(&kbtp_wire::Challenge([0; 32]));
         let fpdu = Segment::untagged(RdmapOpcode::Send, 1, &hello).fpdu();
         peers[3].octets(&fpdu[..40]);
@@ -44,7 +44,7 @@ fn slow_loris_in_the_startup() {
         }
         // One octet now and then does not make it longer.
         let mut drip = Peer::dial(ground.address());
-        for octet in &start[..19] {
+        for octet in &frame[..19] {
             drip.octets(&[*octet]);
             ground.victim.works(1);
         }
@@ -306,6 +306,172 @@ fn errors_without_end() {
         }
         ground.victim.works(1);
         s.close();
+    });
+}
+
+/// A peer with a session that has asked for a block of a megabyte as often as its credits allow and takes nothing of
+/// it.
+fn stuck(target: &dyn Subject, who: &Who, handle: Handle) -> (Peer, Grant) {
+    let loaded = || target.metric("kbtp_octets_loaded_total");
+    let before = loaded();
+    let (mut peer, grant) = Peer::open(target.address(), who);
+    let sink = DataDescriptor {
+        stag: Stag(9),
+        offset: TaggedOffset(0),
+        len: ByteLen(u32::MAX),
+    };
+    for _ in 0..grant.credits {
+        peer.request(&request(handle, load(sink)));
+    }
+    let megabytes = u64::from(grant.credits) << 20;
+    eventually("all loads are under way", || {
+        (loaded() >= before + megabytes).then_some(())
+    });
+    (peer, grant)
+}
+
+/// Takes what a stuck peer asked for; whether all of it is `data`.
+fn unstick(peer: &mut Peer, grant: &Grant, data: &[u8]) {
+    for n in 0..grant.credits {
+        let mut loaded = Vec::new();
+        loop {
+            let Some(Segment::Tagged(header, payload)) = peer.receive() else {
+                panic!("the data of load {n}");
+            };
+            loaded.extend(payload);
+            if header.last {
+                break;
+            }
+        }
+        assert!(loaded == data, "load {n} is of the block as it was");
+        assert_eq!(peer.completion().status, Status::Ok);
+    }
+}
+
+/// Blocks of a megabyte: a few of them fill every buffer on the way.
+fn large() -> Setup {
+    Setup {
+        block_size: 1 << 20,
+        blocks: 32,
+        default_quota: 4,
+        ..Setup::small()
+    }
+}
+
+#[test]
+fn a_lease_that_ends_under_a_slow_reader() {
+    let setup = Setup {
+        lease_ms: 20,
+        ..large()
+    };
+    against(&setup, |ground| {
+        let mut owner = Session::open(&*ground.subject, &Who::new(1).quota(8));
+        let data = pattern(1, 1 << 20);
+        owner.put(0, &data);
+        let (mut peer, grant) = stuck(&*ground.subject, &Who::new(2).quota(1), owner.h(0));
+        owner.close();
+        eventually("the lease is over", || {
+            (ground.subject.metric("kbtp_leases_expired_total") == 1).then_some(())
+        });
+        // All that is left is taken and written: not the block that is still sent.
+        let mut other = Session::open(&*ground.subject, &Who::new(3).quota(32));
+        for n in 0..u64::from(other.grant.quota) - 1 {
+            other.put(n, &pattern(50 + n, 1000));
+        }
+        unstick(&mut peer, &grant, &data);
+        for n in 0..u64::from(other.grant.quota) - 1 {
+            assert!(other.content(other.h(n)).unwrap().1 == pattern(50 + n, 1000));
+            other.free(other.h(n));
+        }
+        other.close();
+    });
+}
+
+#[test]
+fn a_stuck_session_is_replaced() {
+    against(&large(), |ground| {
+        let mut owner = Session::open(&*ground.subject, &Who::new(1));
+        owner.put(0, &pattern(1, 1 << 20));
+        let who = Who::new(2).quota(2);
+        let mut peers: Vec<_> = (0..4)
+            .map(|_| stuck(&*ground.subject, &who, owner.h(0)).0)
+            .collect();
+        let mut last = Session::open(&*ground.subject, &who);
+        last.put(0, b"the last one is served");
+        for peer in &mut peers {
+            assert!(is_cut_off(peer));
+        }
+        last.close();
+        owner.close();
+    });
+}
+
+#[test]
+fn a_storm_of_one_pair() {
+    against(&Setup::small(), |ground| {
+        // Eight at once, each of which throws out the others.
+        std::thread::scope(|scope| {
+            for thread in 0..8_u64 {
+                scope.spawn(move || {
+                    for n in 0..25 {
+                        let mut raw = Raw::connect(ground.address());
+                        let mut who = Who::new(1).quota(3);
+                        if (thread + n) % 3 == 0 {
+                            who = who.direct();
+                        }
+                        raw.send(&who.hello(&raw.private().challenge));
+                        // It is answered, or thrown out before it was.
+                        let _answer = raw.recv();
+                    }
+                });
+            }
+        });
+        let mut last = Session::open(&*ground.subject, &Who::new(1).quota(3));
+        last.put(0, b"x");
+        last.close();
+    });
+}
+
+#[test]
+fn a_drain_does_not_wait_for_the_stuck() {
+    let setup = Setup {
+        drain_ms: 300,
+        ..large()
+    };
+    let target = start(&setup);
+    let mut owner = Session::open(&*target, &Who::new(1));
+    owner.put(0, &pattern(1, 1 << 20));
+    let (mut peer, _) = stuck(&*target, &Who::new(2), owner.h(0));
+    target.end();
+    owner.end();
+    assert!(is_cut_off(&mut peer));
+}
+
+#[test]
+fn many_sessions_at_once() {
+    let setup = Setup {
+        blocks: 512,
+        handles: Some(64 * 512),
+        sessions: 400,
+        half_open: 400,
+        ..Setup::small()
+    };
+    against(&setup, |ground| {
+        let mut sessions: Vec<_> = (0..120)
+            .map(|n| Session::open(&*ground.subject, &Who::new(n).quota(2)))
+            .collect();
+        for (n, s) in (0..).zip(&mut sessions) {
+            s.put(0, &pattern(n, 1000));
+            s.put(1, &pattern(n + 1000, 50));
+        }
+        for (n, s) in (0..).zip(&mut sessions) {
+            assert!(s.content(s.h(0)).unwrap().1 == pattern(n, 1000));
+            assert!(s.content(s.h(1)).unwrap().1 == pattern(n + 1000, 50));
+        }
+        assert_eq!(ground.subject.audit().sessions, 121);
+        for s in sessions {
+            s.abort();
+        }
     });
 }
 

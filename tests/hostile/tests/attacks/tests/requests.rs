@@ -2,8 +2,10 @@
 
 use super::{attacker, put, request, request_of};
 use kbtp_harness::{
-    Segment, Session, Setup, Who, against, alloc_store, fetched, load, pattern, remote, store,
+    Peer, Segment, Session, Setup, Start, Who, against, alloc_store, fetched, load, pattern,
+    remote, store,
 };
+use kbtp_wire::mpa::{EnhancedData, ReadDepth};
 use kbtp_wire::rdmap::{
     DdpTaggedCode, OperationCode, ProtectionCode, RdmapOpcode, ReadRequest, TerminateCause,
     TerminateControl,
@@ -250,7 +252,7 @@ fn quota_overrun() {
             8
         );
         // The same by RDMA Reads that it never answers: they count while they are under way.
-        let (mut slow, grant) = kbtp_harness::Peer::open(ground.address(), &Who::new(2).quota(3));
+        let (mut slow, grant) = Peer::open(ground.address(), &Who::new(2).quota(3));
         let buffer = DataDescriptor {
             len: ByteLen(100),
             ..kbtp_harness::NO_DATA
@@ -453,6 +455,91 @@ fn reads_that_are_answered_wrongly() {
                 }
             }
             assert_eq!(found, Some(cause), "{what}");
+        }
+    });
+}
+
+#[test]
+fn absurd_wishes() {
+    against(&Setup::small(), |ground| {
+        let quota = ground.subject.audit().quota;
+        for (quota, handles, credits) in [
+            (u32::MAX, u64::MAX, u16::MAX),
+            (1, u64::MAX, 1),
+            (1, 1 << 63, 1),
+            (1, 4097, 1),
+            (u32::MAX, 1, 1),
+            (0, 0, 0),
+        ] {
+            let who = Who {
+                quota,
+                handles,
+                credits,
+                ..Who::new(0xbad).direct()
+            };
+            match Session::try_open(&*ground.subject, &who) {
+                Ok(s) => {
+                    assert!(s.grant.quota <= 60 && s.grant.handle_count <= s.grant.table_count);
+                    assert!((1..=16).contains(&s.grant.credits));
+                    s.close();
+                }
+                Err(status) => assert_eq!(status, Status::NoSpace, "{who:?}"),
+            }
+            let _audit = ground.alone();
+        }
+        assert_eq!(ground.subject.audit().quota, quota);
+    });
+}
+
+#[test]
+fn a_hello_without_end() {
+    against(&Setup::small(), |ground| {
+        for len in [1025, 4000] {
+            let mut peer = Peer::connect(ground.address());
+            let mut hello = Who::new(0xbad).hello(&peer.challenge);
+            while hello.len() + 4 <= len {
+                hello.extend([0x77, 0x77, 0, 0]);
+            }
+            hello.resize(len, 0);
+            peer.send(&hello);
+            while let Some(segment) = peer.receive() {
+                if let Segment::Untagged(header, payload) = segment {
+                    let refused = header.queue.0 == 0 && payload[22..24] == [0, 1];
+                    assert!(refused || header.queue.0 == 2, "{len}: no session");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_lets_nothing_be_read() {
+    // IRD 0: the target may not read at all. What needs a Read is refused or ends that stream; what does not goes on.
+    against(&Setup::small(), |ground| {
+        let mut peer = Peer::dial(ground.address());
+        let none = EnhancedData {
+            ird: ReadDepth::clamped(0),
+            ord: ReadDepth::clamped(0),
+            peer_to_peer: None,
+        };
+        let reply = peer.start(&Start {
+            enhanced: Some(none),
+            ..Start::default()
+        });
+        assert_eq!(reply.enhanced.unwrap().ord, ReadDepth::clamped(0));
+        let grant = peer.hello(&Who::new(0xbad).direct()).unwrap();
+        put(&mut peer, grant.handle_base, b"inline");
+        let buffer = DataDescriptor {
+            stag: Stag(1),
+            offset: TaggedOffset(0),
+            len: ByteLen(10),
+        };
+        let next = Handle(grant.handle_base.0 + 1);
+        peer.request(&request(next, alloc_store(fetched(buffer), true)));
+        match peer.receive() {
+            None => {}
+            Some(Segment::Untagged(header, _)) => assert_ne!(header.queue.0, 1, "no Read Request"),
+            Some(Segment::Tagged(..)) => panic!("nothing was to be written"),
         }
     });
 }
