@@ -5,6 +5,29 @@
 //! ends) and a [`TargetSession`] per stream, owned by one worker. The worker feeds a session messages and the ends
 //! of posted work, and posts the [`Work`] it asks for.
 //!
+//! ```
+//! use kbtp_core::{Contents, Directory, DirectoryConfig, Geometry, Pool, Shared};
+//! use kbtp_memory::{PageOptions, Region};
+//! use kbtp_wire::{BlockOffset, Handle};
+//!
+//! let geometry = Geometry {
+//!     block_size: 64 << 10,
+//!     blocks: 16,
+//!     handles: 1024,
+//!     table_base_handle: Handle(0),
+//!     pool_base: BlockOffset(1 << 32),
+//! };
+//! let options = PageOptions::default();
+//! let meta = Region::memfd("kbtp-meta", geometry.meta_len(), &options)?;
+//! let blocks = Region::memfd("kbtp-pool", geometry.pool_len(), &options)?;
+//! let pool = Pool::format(meta, blocks, geometry, [7; 16], Contents::Zeroed)?;
+//! let directory = Directory::new(DirectoryConfig::default(), &pool)?;
+//! let shared = Shared::new(pool);
+//! assert_eq!(shared.pool.usage().free, 16);
+//! assert_eq!(directory.summary().sessions, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Below: `kbtp-wire` (octets), `kbtp-memory` (regions), `kbtp-fabric` (work requests). Above: the programs.
 #![forbid(unsafe_code)]
 

@@ -43,6 +43,17 @@ pub const CREDITS_MAX: u16 = 1024;
 /// the initiator saw the completion and sent again.
 pub const OPS_PER_CREDIT: usize = 2;
 
+/// Octets of heap an open session has, at most, without a partition (which adds 32 for each of its slots): two operation
+/// slots a credit with their search keys, five outbox entries, a stash for inline data that has to wait. The stashes
+/// are touched only when data waits in them.
+#[must_use]
+pub const fn session_memory(credits: u16, max_inline: u32) -> u64 {
+    const SLOT: u64 = 256;
+    const OUTBOX_ENTRY: u64 = 96;
+    let credits = credits as u64;
+    credits * (OPS_PER_CREDIT as u64 * SLOT + 5 * OUTBOX_ENTRY + max_inline as u64) + 4096
+}
+
 /// Max Inline of a session that wants no particular one.
 pub const INLINE_DEFAULT: u32 = 4096;
 

@@ -1,4 +1,4 @@
-//! Tenants and their trust domains (profile, P9; draft, section 6.4).
+//! Tenants and their trust domains (profile, P9; draft, section 6.4; docs/adr/0012).
 
 use super::{DirectoryError, TenantConfig};
 use crate::TenantKey;

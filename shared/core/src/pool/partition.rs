@@ -1,4 +1,5 @@
-//! Partitions: a contiguous run of blocks with a ring of its own, for one DIRECT_ALLOC session (draft, section 3.4).
+//! Partitions: a contiguous run of blocks with a ring of its own, for one DIRECT_ALLOC session (draft, section 3.4;
+//! docs/adr/0013).
 //!
 //! The blocks of a partition are taken out of the shared ring when the session begins, and go back when it has ended.
 //! Its ring lies at slot 2a of the partition rings, where a is its first block: a partition of q blocks has fewer

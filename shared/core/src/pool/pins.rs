@@ -1,4 +1,4 @@
-//! The pin word of a block: how many loads send from it, and whether it was freed meanwhile.
+//! The pin word of a block: how many loads send from it, and whether it was freed meanwhile (docs/adr/0011).
 //!
 //! A FREE completes at once even while loads still send the block; the block goes back to its ring when the last of
 //! them is done, so that no load ever sends octets of the block's next owner.
