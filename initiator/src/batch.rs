@@ -340,6 +340,7 @@ impl<D: Dial> Client<D> {
                     Err(error) if error.is_busy() && (flying > 0 || self.now() < give_up_at) => {
                         break;
                     }
+                    Err(error) if error.is_busy() => item.put(Err(plan.late())),
                     Err(error) => item.put(Err(error)),
                 }
                 next = next.saturating_add(1);

@@ -110,7 +110,8 @@ impl<D: Dial> Client<D> {
         let mut poller = Poller::new(options.spin).map_err(no_poller)?;
         let clock = poller.clock();
         let mut watched = None;
-        let (link, terms) = open(&mut dial, &options, id, &mut poller, &mut watched)?;
+        let deadline = after(clock.now(), Some(options.connect_timeout));
+        let (link, terms) = open(&mut dial, &options, id, deadline, &mut poller, &mut watched)?;
         Ok(Self {
             dial,
             id,
@@ -245,7 +246,7 @@ impl<D: Dial> Client<D> {
     /// # Errors
     /// [`ClientError`]: there is still no connection.
     pub fn reconnect(&mut self) -> Result<Resumed, ClientError> {
-        self.reconnect_once(1)
+        self.reconnect_once(1, kbtp_core::initiator::NEVER)
     }
 
     /// What the last automatic reconnect found, once.
@@ -253,14 +254,16 @@ impl<D: Dial> Client<D> {
         self.resumed.take()
     }
 
-    fn reconnect_once(&mut self, attempts: u32) -> Result<Resumed, ClientError> {
+    fn reconnect_once(&mut self, attempts: u32, until: Time) -> Result<Resumed, ClientError> {
         self.link.end(Ended::Closed);
         self.settle();
         self.unwatch();
+        let deadline = after(self.clock.now(), Some(self.options.connect_timeout));
         let (mut link, terms) = open(
             &mut self.dial,
             &self.options,
             self.id,
+            deadline.min(until),
             &mut self.poller,
             &mut self.watched,
         )?;
@@ -299,7 +302,7 @@ impl<D: Dial> Client<D> {
         let mut pause = first_pause;
         let mut attempt = 1;
         loop {
-            let error = match self.reconnect_once(attempt) {
+            let error = match self.reconnect_once(attempt, deadline) {
                 Ok(resumed) => {
                     self.resumed = Some(resumed);
                     return Ok(());
@@ -420,12 +423,11 @@ fn open<D: Dial>(
     dial: &mut D,
     options: &Options,
     id: InitiatorId,
+    deadline: Time,
     poller: &mut Poller,
     watched: &mut Option<Interest>,
 ) -> Result<(Link<D::Stream>, Terms), ClientError> {
-    let now = poller.clock().now();
-    let deadline = after(now, Some(options.connect_timeout));
-    let dialled = dial.dial(options, now, deadline)?;
+    let dialled = dial.dial(options, poller.clock().now(), deadline)?;
     let nonce = Nonce(entropy::octets()?);
     let mut link = Link::new(
         dialled.stream,

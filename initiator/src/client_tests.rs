@@ -288,6 +288,28 @@ fn a_store_given_up_is_never_carried_out_with_other_data() {
 }
 
 #[test]
+fn credits_that_never_come_back_are_waited_for_no_longer_than_asked() {
+    let (world, dial) = target(4);
+    let mut client = Client::connect_with(dial, options().credits(1)).unwrap();
+    let (handle, _) = client.handles();
+    world.lock().unwrap().script.silent = true;
+    let hurried = LoadOptions {
+        timeout: Some(Duration::from_millis(20)),
+        ..load()
+    };
+    let mut buffer = client.register(BLOCK).unwrap();
+    for sent in [true, false] {
+        match client.load(handle, &mut buffer, &hurried).unwrap_err() {
+            ClientError::Deadline { sent: got, .. } => assert_eq!(got, sent),
+            other => panic!("{other}"),
+        }
+    }
+    world.lock().unwrap().script.silent = false;
+    let gone = client.load(handle, &mut buffer, &load()).unwrap_err();
+    assert!(gone.is_missing());
+}
+
+#[test]
 fn stags_of_dropped_buffers_go() {
     let (_, mut client) = client(4);
     let (handle, _) = client.handles();

@@ -131,6 +131,15 @@ impl Plan {
         }
     }
 
+    /// It found no room in time.
+    pub(crate) const fn late(&self) -> ClientError {
+        ClientError::Deadline {
+            operation: self.operation,
+            handle: self.handle,
+            sent: false,
+        }
+    }
+
     const fn role(&self) -> Option<Role> {
         match self.operation {
             Operation::Load | Operation::LoadDirect => Some(Role::Sink),

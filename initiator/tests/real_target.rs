@@ -63,8 +63,9 @@ mod tests {
     #[test]
     fn blocks_of_every_length_go_round() {
         let (_target, address) = start(config());
-        for invalidate in [false, true] {
-            let mut client = Client::connect(options(address).invalidate(invalidate)).unwrap();
+        for (invalidate, crc) in [(false, true), (true, true), (false, false)] {
+            let options = options(address).invalidate(invalidate).crc(crc);
+            let mut client = Client::connect(options).unwrap();
             let (base, _) = client.handles();
             let mut sink = client.register(BLOCK).unwrap();
             for (len, n) in LENGTHS.into_iter().zip(0..) {

@@ -402,9 +402,14 @@ impl<D: Dial> BlockCache<D> {
         flying: usize,
         give_up_at: Time,
     ) -> Begun {
-        let may_wait = flying > 0 || self.client.now() < give_up_at;
-        if self.client.free_credits() == 0 && self.client.is_connected() && may_wait {
-            return Begun::Later;
+        if self.client.free_credits() == 0 && self.client.is_connected() {
+            if flying > 0 || self.client.now() < give_up_at {
+                return Begun::Later;
+            }
+            // Credits are held by requests given up that the target does not answer.
+            let (first, _) = self.client.handles();
+            let plan = Plan::store(Operation::AllocStore, first, &StoreOptions::default());
+            return self.put_over(item, Err(plan.late().into()));
         }
         let at = match self.place(item.key) {
             Ok(Some(at)) => at,
@@ -566,6 +571,7 @@ impl<D: Dial> BlockCache<D> {
                 Begun::Later
             }
             Err(error) => {
+                let error = if error.is_busy() { plan.late() } else { error };
                 item.result = Some(Err(error.into()));
                 Begun::Over
             }

@@ -189,6 +189,30 @@ fn a_lost_instance_empties_the_cache_and_a_kept_one_does_not() {
 }
 
 #[test]
+fn a_target_that_falls_silent_costs_no_key() {
+    let (world, dial) = target(2);
+    let options = options()
+        .credits(1)
+        .timeout(std::time::Duration::from_millis(20));
+    let mut cache = BlockCache::new(Client::connect_with(dial, options).unwrap());
+    put(&mut cache, b"a", b"1").unwrap();
+    put(&mut cache, b"b", b"2").unwrap();
+    world.lock().unwrap().script.silent = true;
+    let mut buffer = cache.client().register(BLOCK).unwrap();
+    // The first load takes the only credit with it.
+    assert!(cache.get(b"a", &mut buffer).is_err());
+    let late = put(&mut cache, b"c", b"3").unwrap_err();
+    assert!(matches!(
+        late,
+        CacheError::Client(ClientError::Deadline { sent: false, .. })
+    ));
+    assert!(cache.contains(b"a") && cache.contains(b"b"));
+    assert_eq!(cache.stats().evictions, 0);
+    world.lock().unwrap().script.silent = false;
+    assert_eq!(get(&mut cache, b"b").unwrap(), b"2");
+}
+
+#[test]
 fn loads_can_be_direct() {
     let (world, dial) = target(4);
     let client = Client::connect_with(dial, options().direct_load(true)).unwrap();
