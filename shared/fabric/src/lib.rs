@@ -1,6 +1,6 @@
 //! The RDMA service a KBTP party needs, as types and one trait, in the terms of RFC 5040.
 //!
-//! A [`Stream`] is one RDMAP Stream (or reliable connection). Its user registers [`Region`]s with it, posts
+//! A [`Stream`] is one RDMAP Stream (or reliable connection). Its user registers [`Region`](kbtp_memory::Region)s with it, posts
 //! [`WorkRequest`]s, lets it [`progress`](Stream::progress), and takes [`Event`]s. The transports implement it; the
 //! state machines of `kbtp-core` emit [`WorkRequest`]s and take [`Event`]s without knowing which transport runs.
 #![forbid(unsafe_code)]

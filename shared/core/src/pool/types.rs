@@ -54,7 +54,7 @@ pub struct PoolUsage {
     pub partitioned: u32,
 }
 
-/// What [`Pool::audit`] found. Each block is counted once.
+/// What [`Pool::audit`](crate::Pool::audit) found. Each block is counted once.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Audit {
     /// All blocks, F.

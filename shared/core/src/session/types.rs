@@ -63,17 +63,17 @@ impl<S: Stream + ?Sized> Exposer for S {
 pub enum Intake {
     /// Taken; its receive slot can be released.
     Taken,
-    /// It was a HELLO, taken too: call [`TargetSession::admit`] now.
+    /// It was a HELLO, taken too: call [`TargetSession::admit`](crate::TargetSession::admit) now.
     Admit,
 }
 
 /// What became of a HELLO.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// Answered: the HELLO_ACK is the next work. After a refusal [`TargetSession::phase`] is `Closing`.
+    /// Answered: the HELLO_ACK is the next work. After a refusal [`TargetSession::phase`](crate::TargetSession::phase) is `Closing`.
     Answered,
     /// This session of the same pair is still connected: close its stream (P8), and call
-    /// [`TargetSession::admit`] again once it was [finished](TargetSession::finish).
+    /// [`TargetSession::admit`](crate::TargetSession::admit) again once it was [finished](crate::TargetSession::finish).
     Replace(SessionId),
 }
 
@@ -82,15 +82,15 @@ pub enum Admission {
 pub enum SessionPhase {
     /// Waits for HELLO.
     Hello,
-    /// Has a HELLO; [`TargetSession::admit`] is due.
+    /// Has a HELLO; [`TargetSession::admit`](crate::TargetSession::admit) is due.
     Admission,
     /// Serves requests.
     Open,
-    /// Close the stream in order once [`TargetSession::next_work`] gives nothing more.
+    /// Close the stream in order once [`TargetSession::next_work`](crate::TargetSession::next_work) gives nothing more.
     Closing,
 }
 
-/// Why a session must end: close the stream, take its last events, call [`TargetSession::finish`].
+/// Why a session must end: close the stream, take its last events, call [`TargetSession::finish`](crate::TargetSession::finish).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionEnd {
@@ -130,7 +130,7 @@ pub enum SessionEnd {
 /// One work request to post.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
-    /// Its name; give it back to [`TargetSession::handle_done`].
+    /// Its name; give it back to [`TargetSession::handle_done`](crate::TargetSession::handle_done).
     pub id: WorkId,
     /// What to post.
     pub request: WorkRequest<'a>,
