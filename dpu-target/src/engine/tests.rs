@@ -1,5 +1,7 @@
 //! The engine against scripted streams and a clock that stands still until told: what happens when, without a socket.
 
+mod random;
+
 use super::*;
 use kbtp_core::{Contents, Directory, DirectoryConfig, Geometry, Pool};
 use kbtp_fabric::{
@@ -40,6 +42,8 @@ struct Script {
     room: Cell<usize>,
     /// How the engine closed it.
     closed: Cell<Option<CloseReason>>,
+    /// The peer has closed it.
+    peer_closed: Cell<bool>,
     /// A graceful close never ends.
     stuck: Cell<bool>,
     /// The stream has gone.
@@ -128,6 +132,10 @@ impl Stream for Scripted {
         };
         if ends && !self.script.ended.replace(true) {
             return Err(StreamError::ClosedHere);
+        }
+        if self.script.peer_closed.get() && !self.script.ended.replace(true) {
+            self.script.closed.set(Some(CloseReason::Abort));
+            return Err(StreamError::PeerClosed);
         }
         Ok(false)
     }
@@ -253,6 +261,7 @@ impl Rig {
             default_quota: 4,
             credits_default: 8,
             credits_max: 8,
+            lease_ms: 1_000,
             ..DirectoryConfig::default()
         };
         let directory = Directory::new(config, &shared.pool).unwrap();
