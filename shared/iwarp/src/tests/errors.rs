@@ -383,6 +383,19 @@ fn a_damaged_header_is_a_crc_error_and_places_nothing() {
 }
 
 #[test]
+fn an_fpdu_that_is_here_as_a_whole_is_checked_before_it_is_placed() {
+    let (mut forged, stags, memory) = victim();
+    let mut bad = fpdu(&tagged(0, stags.all, BASE, true, &[9; 64]));
+    // An octet of the payload.
+    bad[30] ^= 1;
+    forged.wire.push(&mut forged.target, &bad, Time(0));
+    assert!(forged.target.is_ended());
+    let mut octets = [1; 64];
+    memory.read(0, &mut octets).unwrap();
+    assert_eq!(octets, [0; 64]);
+}
+
+#[test]
 fn a_first_fpdu_that_is_damaged_gets_no_answer() {
     //= test rfc5044-7.1.2-responder-first-fpdu
     let (mut forged, ..) = victim();
