@@ -85,9 +85,14 @@ impl Directory {
     /// # Errors
     /// [`DirectoryError`] names what is wrong in the configuration.
     pub fn new(config: DirectoryConfig, pool: &Pool) -> Result<Self, DirectoryError> {
+        let directory = Self::make(config, pool)?;
+        directory.prepare(pool);
+        Ok(directory)
+    }
+
+    fn make(config: DirectoryConfig, pool: &Pool) -> Result<Self, DirectoryError> {
         check(&config)?;
         let tenants = Tenants::new(&config.tenants)?;
-        pool.set_isolation(!tenants.one_domain());
         Ok(Self {
             config,
             tenants,
@@ -113,11 +118,11 @@ impl Directory {
         recovered: Recovered,
         now: Time,
     ) -> Result<Self, DirectoryError> {
-        let mut directory = Self::new(config, &shared.pool)?;
+        let mut directory = Self::make(config, &shared.pool)?;
         for (record, bound) in recovered.ranges {
             directory.adopt(shared, &record, bound, now);
         }
-        shared.pool.set_isolation(!directory.tenants.one_domain());
+        directory.prepare(&shared.pool);
         Ok(directory)
     }
 
@@ -254,7 +259,27 @@ impl Directory {
         u32::try_from(u64::min(sum, u64::from(self.pool_blocks))).unwrap_or(u32::MAX)
     }
 
+    /// Sets the pool to the trust domains there are.
+    fn prepare(&self, pool: &Pool) {
+        pool.set_isolation(!self.tenants.one_domain());
+        //= kbtp-p9-direct-own-blocks-only
+        if let Some(domain) = self
+            .tenants
+            .only_domain()
+            .filter(|_| self.config.direct_load)
+        {
+            pool.clear_foreign(domain);
+        }
+    }
+
     fn adopt(&mut self, shared: &Shared, record: &RangeRecord, bound: u32, now: Time) {
+        //= kbtp-p8-empty-range-released
+        if bound == 0 {
+            if shared.pool.clear_record(record.slot).is_err() {
+                self.free_slots.remove(&record.slot);
+            }
+            return;
+        }
         let tenant = self.tenants.of_record(&record.tenant);
         let domain = self.tenants.domain(tenant);
         let granule = shared.pool.geometry().granule_handles();
@@ -284,9 +309,6 @@ impl Directory {
         };
         if let Some(loser) = loser {
             self.clear(&loser, shared);
-        }
-        if bound == 0 {
-            self.release(pair, shared);
         }
     }
 

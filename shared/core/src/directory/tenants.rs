@@ -5,6 +5,7 @@ use crate::TenantKey;
 use crate::auth;
 use crate::limits::{TENANT_NAME_MAX, TENANTS_MAX};
 use crate::pool::Domain;
+use kbtp_memory::crc32c;
 use kbtp_wire::{Auth, AuthMode, Challenge, InitiatorId};
 use std::collections::BTreeMap;
 
@@ -89,6 +90,14 @@ impl Tenants {
         domains.all(|domain| Some(domain) == first)
     }
 
+    /// The trust domain of the whole pool, if there is only one.
+    pub(super) fn only_domain(&self) -> Option<Domain> {
+        self.list
+            .first()
+            .map(|tenant| tenant.domain)
+            .filter(|_| self.one_domain())
+    }
+
     /// The tenant that a HELLO names and, with Auth Mode 1, proves to be.
     //= kbtp-p7-not-authorized-hello
     pub(super) fn authenticate(
@@ -130,10 +139,11 @@ impl Tenants {
         configured: bool,
     ) -> TenantIndex {
         let index = TenantIndex(self.list.len());
-        let own = u32::try_from(index.0)
-            .unwrap_or(u32::MAX)
-            .saturating_add(SHARED.0 + 1);
-        let domain = if shared { SHARED } else { Domain(own) };
+        let domain = if shared {
+            SHARED
+        } else {
+            self.own_domain(name)
+        };
         self.list.push(Tenant {
             name: name.to_owned(),
             key,
@@ -142,5 +152,18 @@ impl Tenants {
         });
         self.by_name.insert(name.to_owned(), index);
         index
+    }
+
+    /// The trust domain of a tenant's own: the same whenever a tenant of this name is made, since each block remembers
+    /// whose octets it holds. (Should two names meet in one number, the second takes the next.)
+    fn own_domain(&self, name: &str) -> Domain {
+        let mut number = crc32c::crc32c(name.as_bytes());
+        loop {
+            let taken = self.list.iter().any(|tenant| tenant.domain.0 == number);
+            if !taken && !matches!(number, 0 | u32::MAX) && number != SHARED.0 {
+                return Domain(number);
+            }
+            number = number.wrapping_add(1);
+        }
     }
 }

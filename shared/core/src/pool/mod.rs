@@ -35,7 +35,7 @@ use ring::{Deferred, Freed, Ring};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-/// A trust domain (draft, section 6.4; P9): small numbers from 1.
+/// A trust domain (draft, section 6.4; P9): neither 0 nor all ones, and the same after a restart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Domain(pub(crate) u32);
 
@@ -121,6 +121,18 @@ impl Pool {
     /// Whether more than one trust domain uses the pool: freed blocks are then cleared before they can be reused.
     pub(crate) fn set_isolation(&self, on: bool) {
         self.isolate.store(on, Release);
+    }
+
+    /// Clears free blocks that may hold octets of others than `domain`; before the whole pool is shown to it. Nobody
+    /// else may use the pool. Cost: a pass over the ring, and zeroes what it must.
+    pub(crate) fn clear_foreign(&self, domain: Domain) {
+        for (offset, _) in self.ring(Home::Shared).blocks() {
+            let block = self.known(offset);
+            let found = self.block_word(block, BlockWord::Content).load(Relaxed);
+            if found != domain.0 {
+                self.clear(block);
+            }
+        }
     }
 
     /// Gives the granules of these rows to a trust domain, or to nobody.
@@ -301,17 +313,22 @@ impl Pool {
     fn prepare(&self, block: BlockIndex, domain: Domain) {
         let content = self.block_word(block, BlockWord::Content);
         let found = content.load(Relaxed);
-        if found != CLEAN && found != domain.0 {
+        if found == domain.0 {
+            return;
+        }
+        if found != CLEAN {
             self.zero(block);
         }
-        content.store(domain.0, Relaxed);
+        // Release: the zeros come before it. Acquire: the new owner's octets come after it, so that whoever recovers
+        // the pool never finds them under another's name.
+        content.swap(domain.0, AcqRel);
     }
 
     fn clear(&self, block: BlockIndex) {
         let content = self.block_word(block, BlockWord::Content);
         if content.load(Relaxed) != CLEAN {
             self.zero(block);
-            content.store(CLEAN, Relaxed);
+            content.store(CLEAN, Release);
         }
     }
 

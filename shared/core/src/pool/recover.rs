@@ -6,7 +6,7 @@
 use super::format::read_superblock;
 use super::records::RangeRecord;
 use super::region_words::BlockWord;
-use super::{ANYBODY, CLEAN, Home, Pool, PoolError, Recovered, RecoveryReport, entry};
+use super::{Home, Pool, PoolError, Recovered, RecoveryReport, entry};
 use crate::BlockIndex;
 use kbtp_memory::Region;
 use std::sync::atomic::Ordering::Relaxed;
@@ -136,15 +136,11 @@ impl Pool {
         claims
     }
 
-    /// No pins, no partitions; and the trust domains are numbered anew, so whose octets a block holds is unknown.
+    /// No pins, no partitions. Whose octets a block holds stays known.
     fn reset_block_words(&self) {
         for block in (0..self.geometry.blocks).map(BlockIndex) {
             self.block_word(block, BlockWord::Pins).store(0, Relaxed);
             self.block_word(block, BlockWord::Home).store(0, Relaxed);
-            let content = self.block_word(block, BlockWord::Content);
-            if content.load(Relaxed) != CLEAN {
-                content.store(ANYBODY, Relaxed);
-            }
         }
     }
 }

@@ -532,6 +532,50 @@ fn direct_load_is_not_for_strangers_nor_where_it_cannot_be() {
     }
 }
 
+/// DIRECT_LOAD shows free blocks too, and a killed target may have left anybody's octets in them.
+//= test kbtp-p9-direct-own-blocks-only
+//= test kbtp-p9-reads-as-zeros
+#[test]
+fn a_pool_shown_to_one_tenant_holds_no_octets_of_another() {
+    for (successor, kept) in [("red", true), ("blue", false)] {
+        let tenants = vec![tenant("red", false), tenant("blue", false)];
+        let mut rig = Rig::new(
+            8,
+            DirectoryConfig {
+                tenants,
+                ..config()
+            },
+        );
+        let mut red = hello(1);
+        red.tlvs.tenant = Some("red");
+        let (mut client, _) = rig.open(&red);
+        client.write_memory(0, b"secret");
+        let alloc = Operation::AllocStore {
+            source: remote(0, 6),
+            seal: true,
+        };
+        client.send(&rig, H, 0, alloc);
+        client.post();
+        // The data is in the block, and the target is killed before it is bound.
+        let meta = rig.shared.pool.meta_region().clone();
+        let data = rig.shared.pool.block_region().clone();
+        data.write(0, b"secret").unwrap();
+        drop((client, rig));
+
+        let (pool, recovered) = Pool::recover(meta, data.clone(), [9; 16]).unwrap();
+        let shared = Shared::new(pool);
+        let config = DirectoryConfig {
+            tenants: vec![tenant(successor, false)],
+            ..config()
+        };
+        let directory = Directory::recover(config, &shared, recovered, Time(5)).unwrap();
+        let mut found = [0; 6];
+        data.read(0, &mut found).unwrap();
+        assert_eq!(&found == b"secret", kept, "{successor}");
+        assert_eq!(directory.summary().ranges, 0);
+    }
+}
+
 #[test]
 fn wrong_configurations_are_named() {
     let geometry = geometry(8);
