@@ -17,6 +17,11 @@ impl Counter {
         self.0.store(now, Ordering::Relaxed);
     }
 
+    /// Sets it; only the owner calls this.
+    pub(crate) fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
     /// Takes `n` off a gauge; only the owner calls this.
     pub(crate) fn sub(&self, n: u64) {
         self.add(n.wrapping_neg());
@@ -125,6 +130,16 @@ impl EndReason {
     }
 }
 
+/// What can become of a connection before it is a worker's, as labels.
+pub(crate) const CONNECTION_RESULTS: [&str; 6] = [
+    "established",
+    "over_half_open",
+    "over_source",
+    "rejected",
+    "failed",
+    "no_descriptor",
+];
+
 /// The counters of one worker. Aligned so that two workers never share a cache line (lines are fetched in pairs on
 /// common processors, hence 128).
 #[derive(Debug, Default)]
@@ -147,6 +162,8 @@ pub(crate) struct WorkerMetrics {
     pub(crate) send_queue_full: Counter,
     /// Streams turned away because there were too many; the control thread counts them on counters of its own.
     pub(crate) turned_away: Counter,
+    /// What became of connections, by [`CONNECTION_RESULTS`]; the control thread's.
+    pub(crate) connections: [Counter; CONNECTION_RESULTS.len()],
     /// Streams ever dealt to this worker: written by the control thread.
     pub(crate) dealt: Counter,
     /// Of those, how many have ended.
@@ -261,6 +278,7 @@ pub(crate) fn render(workers: &[impl Counted], pool: &PoolGauges, build: &BuildI
     requests(&mut out, workers);
     latency(&mut out, workers);
     ends(&mut out, workers);
+    connections(&mut out, workers);
     for (name, kind, help, of) in COLUMNS {
         let sum = workers
             .iter()
@@ -425,6 +443,23 @@ fn ends(out: &mut Exposition, workers: &[impl Counted]) {
         out.line(format_args!(
             "kbtp_session_ends_total{{reason=\"{}\"}} {n}",
             reason.label()
+        ));
+    }
+}
+
+fn connections(out: &mut Exposition, workers: &[impl Counted]) {
+    out.header(
+        "kbtp_connections_total",
+        "counter",
+        "What became of connections in their startup.",
+    );
+    for (i, result) in CONNECTION_RESULTS.iter().enumerate() {
+        let counters = workers
+            .iter()
+            .filter_map(|w| w.metrics().connections.get(i));
+        let n = counters.fold(0, |n: u64, c| n.wrapping_add(c.get()));
+        out.line(format_args!(
+            "kbtp_connections_total{{result=\"{result}\"}} {n}"
         ));
     }
 }

@@ -542,6 +542,10 @@ mod tests {
         assert_eq!(&get(&mut a, 0).unwrap()[..4], b"kept");
         let status = target.status();
         assert_eq!((status.sessions.len(), status.workers_silent), (1, 0));
+        until("the strangers are counted", || {
+            let failed = "kbtp_connections_total{result=\"failed\"}";
+            metric(&target.metrics(), failed) == Some(4)
+        });
     }
 
     #[test]

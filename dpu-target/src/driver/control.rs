@@ -8,7 +8,9 @@ use crate::lifecycle::{Lifecycle, Phase};
 use crate::plane::Plane;
 use kbtp_control::AgentEvent;
 use kbtp_fabric::Time;
-use kbtp_iwarp_tcp::{Answer, Interest, Listener, Poller, TcpRdmaStream, entropy};
+use kbtp_iwarp_tcp::{
+    Answer, Interest, Listener, ListenerCounters, Poller, TcpRdmaStream, entropy,
+};
 use kbtp_wire::{AuthMode, Challenge, PrivateData};
 use std::io;
 use std::os::fd::AsFd;
@@ -118,7 +120,30 @@ impl ControlThread {
             self.own.metrics.turned_away.add(more);
         }
         self.listeners = listeners;
+        self.count_connections();
         Ok(())
+    }
+
+    /// Copies what the listeners have counted. Once they are gone, what they counted last stays.
+    fn count_connections(&self) {
+        if self.listeners.is_empty() {
+            return;
+        }
+        let sum = |of: fn(&ListenerCounters) -> u64| {
+            let counters = self.listeners.iter().map(Listener::counters);
+            counters.fold(0, |n: u64, c| n.wrapping_add(of(&c)))
+        };
+        let sums = [
+            sum(|c| c.established),
+            sum(|c| c.over_half_open),
+            sum(|c| c.over_source),
+            sum(|c| c.rejected),
+            sum(|c| c.failed),
+            sum(|c| c.exhausted),
+        ];
+        for (counter, n) in self.own.metrics.connections.iter().zip(sums) {
+            counter.set(n);
+        }
     }
 
     /// Hands a stream to the worker that has the fewest.
