@@ -4,7 +4,8 @@ use crate::buffer::Buffer;
 use crate::client::Client;
 use crate::dial::Dial;
 use crate::error::ClientError;
-use crate::ops::{FreeOptions, LoadOptions, Outcome, Plan, StoreOptions};
+use crate::ops::{FreeOptions, LoadOptions, Plan, StoreOptions};
+use crate::table::Outcome;
 use kbtp_core::initiator::{Done, NEVER, Operation};
 use kbtp_wire::Handle;
 

@@ -86,6 +86,7 @@ pub mod limits;
 mod link;
 mod ops;
 mod options;
+mod table;
 mod tcp;
 #[cfg(test)]
 mod testing;

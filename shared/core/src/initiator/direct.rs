@@ -2,9 +2,10 @@
 //! Source: KBTP draft, sections 3.3, 3.4 and 6.6.
 
 use super::limits::{DIRECT_LOAD_ATTEMPTS, TICKET_SHARE};
+use super::message::{put_head, send};
 use super::slot::{Act, Phase, Report, Slot, Taken};
 use super::types::{Done, Failure, Finished, PeerError, Request};
-use super::{Initiator, SCRATCH_PER_SLOT, Terms, put_head, send};
+use super::{Initiator, SCRATCH_PER_SLOT, Terms};
 use kbtp_fabric::{LocalBuffer, RemoteBuffer, Time, WorkOutcome, WorkRequest};
 use kbtp_wire::{
     AtomicForm, Bind, BlockOffset, ByteLen, Grant, Header, Opcode, RequestFlags, RequestId,

@@ -17,6 +17,8 @@ mod completion;
 mod direct;
 mod hello;
 pub mod limits;
+mod message;
+mod report;
 mod slot;
 mod terms;
 #[cfg(test)]
@@ -29,17 +31,12 @@ pub use types::{
     Source, SubmitError, TenantKey, Usage, Work,
 };
 
-use kbtp_fabric::{Atomics, LocalBuffer, Time, WorkId, WorkOutcome, WorkRequest};
+use kbtp_fabric::{Atomics, Time, WorkId, WorkOutcome};
 use kbtp_memory::Region;
-use kbtp_wire::{
-    ByteLen, DataDescriptor, Header, Nonce, Opcode, RequestFlags, RequestId, SessionCapabilities,
-    Stag, TaggedOffset,
-};
+use kbtp_wire::{Nonce, SessionCapabilities, Stag, TaggedOffset};
+use message::{HEAD_LEN, encode_request, send};
 use slot::{Act, Phase, Report, Slot, Step};
 use std::collections::VecDeque;
-
-/// Octets of the longest message head this party sends after HELLO.
-const HEAD_LEN: usize = Header::LEN + DataDescriptor::LEN;
 
 /// Octets of scratch memory for each slot: a table entry or a ring slot.
 const SCRATCH_PER_SLOT: u64 = 16;
@@ -553,96 +550,6 @@ impl Initiator {
         self.released.pop_front()
     }
 
-    /// Reports the operation of `index` as given up; what it left at the peer is waited for.
-    fn abandon(&mut self, index: u16, deadline: bool) {
-        let Some(slot) = self.slots.get_mut(usize::from(index)) else {
-            return;
-        };
-        let started = slot.posted
-            || !matches!(
-                slot.phase,
-                Phase::Queued | Phase::Entry { attempt: 1 } | Phase::Taking { .. }
-            );
-        let failure = Failure::GivenUp {
-            sent: slot.awaits_completion() || slot.answer.is_some(),
-            deadline,
-        };
-        slot.report = Report::TakenAway;
-        slot.reading = false;
-        let report = Finished {
-            op: slot.op,
-            token: slot.token,
-            operation: slot.request.operation(),
-            handle: slot.request.handle(),
-            result: Err(failure),
-            invalidated: false,
-        };
-        let answer = slot.answer;
-        self.finished.push_back(report);
-        if let Some((result, invalidated)) = answer {
-            self.conclude(index, result, invalidated);
-        } else if !started {
-            self.conclude(index, Err(failure), false);
-        } else {
-            self.leave_direct(index);
-        }
-    }
-
-    /// Ends the operation of `index`: reports it unless it is given up, and frees the slot.
-    fn conclude(&mut self, index: u16, result: Result<Done, Failure>, invalidated: bool) {
-        let Some(slot) = self.slots.get_mut(usize::from(index)) else {
-            return;
-        };
-        if slot.phase == Phase::Idle {
-            return;
-        }
-        let was = *slot;
-        let allocation = slot.request.allocates();
-        slot.phase = Phase::Idle;
-        if was.holds_credit() {
-            self.credits_held = self.credits_held.saturating_sub(1);
-        } else {
-            self.direct_loads = self.direct_loads.saturating_sub(1);
-        }
-        self.account(&was, allocation, result);
-        self.idle.push(index);
-        if was.report == Report::TakenAway && self.state == State::Open {
-            self.released.extend(was.request.stag());
-        }
-        if !was.given_up() {
-            self.finished.push_back(Finished {
-                op: was.op,
-                token: was.token,
-                operation: was.request.operation(),
-                handle: was.request.handle(),
-                result,
-                invalidated,
-            });
-        }
-    }
-
-    /// Keeps the usage of the quota (draft, section 3.4).
-    fn account(&mut self, slot: &Slot, allocation: bool, result: Result<Done, Failure>) {
-        let usage = &mut self.usage;
-        let lost = matches!(result, Err(Failure::Lost { sent: true }));
-        if allocation {
-            usage.pending = usage.pending.saturating_sub(1);
-            let tidied = matches!(slot.phase, Phase::Tidying(..) | Phase::Freeing);
-            if lost {
-                usage.unsure = usage.unsure.saturating_add(1);
-            } else if result.is_ok() && !tidied {
-                usage.bound = usage.bound.saturating_add(1);
-            }
-        } else if matches!(slot.request, Request::Free { .. }) && (result.is_ok() || lost) {
-            if usage.bound > 0 {
-                usage.bound -= 1;
-                usage.unsure = usage.unsure.saturating_add(u32::from(lost));
-            } else if result.is_ok() {
-                usage.unsure = usage.unsure.saturating_sub(1);
-            }
-        }
-    }
-
     /// Queues work of a slot.
     fn plan(&mut self, index: u16, act: Act) {
         if let Some(slot) = self.slots.get(usize::from(index)) {
@@ -683,98 +590,4 @@ const fn wanted(
         wanted = wanted.without(SessionCapabilities::DIRECT_LOAD);
     }
     wanted
-}
-
-const fn send(head: &[u8], tail: Option<LocalBuffer>) -> WorkRequest<'_> {
-    WorkRequest::Send {
-        head,
-        tail,
-        solicited: false,
-        invalidate: None,
-    }
-}
-
-/// Writes the head of a request message into `head`. Returns its length and the inline data that follows.
-fn encode_request(slot: &Slot, head: &mut [u8; HEAD_LEN]) -> (usize, Option<LocalBuffer>) {
-    let flag = RequestFlags::NONE;
-    let (opcode, flags, data, tail) = match slot.request {
-        Request::Load {
-            into,
-            allow_unsealed,
-            invalidate,
-            ..
-        } => (
-            Opcode::Load,
-            flag.with(RequestFlags::ALLOW_UNSEALED, allow_unsealed)
-                .with(RequestFlags::INVALIDATE, invalidate),
-            Some(descriptor(into)),
-            None,
-        ),
-        Request::Store { from, seal, .. } | Request::AllocStore { from, seal, .. } => {
-            let opcode = if slot.request.allocates() {
-                Opcode::AllocStore
-            } else {
-                Opcode::Store
-            };
-            let flag = flag.with(RequestFlags::SEAL, seal);
-            match from {
-                //= kbtp-5.2-inline-descriptor-zero
-                Source::Inline(data) => {
-                    let bare = DataDescriptor {
-                        len: data.len,
-                        ..DataDescriptor::default()
-                    };
-                    let tail = if data.len == ByteLen(0) {
-                        None
-                    } else {
-                        Some(data)
-                    };
-                    (
-                        opcode,
-                        flag.with(RequestFlags::INLINE, true),
-                        Some(bare),
-                        tail,
-                    )
-                }
-                Source::Read { from, invalidate } => (
-                    opcode,
-                    flag.with(RequestFlags::INVALIDATE, invalidate),
-                    Some(descriptor(from)),
-                    None,
-                ),
-            }
-        }
-        Request::Free { .. } | Request::LoadDirect { .. } | Request::AllocDirect { .. } => {
-            (Opcode::Free, flag, None, None)
-        }
-    };
-    let header = Header::request(
-        opcode,
-        flags,
-        RequestId(slot.request_id),
-        slot.request.handle(),
-        slot.request.generation(),
-    );
-    (put_head(head, &header, data.map(|d| d.encode())), tail)
-}
-
-/// Writes a header and a body of 16 octets; returns how many octets that is.
-fn put_head(head: &mut [u8; HEAD_LEN], header: &Header, body: Option<[u8; 16]>) -> usize {
-    let (front, rest) = head.split_at_mut(Header::LEN);
-    front.copy_from_slice(&header.encode());
-    match body {
-        Some(body) => {
-            rest.copy_from_slice(&body);
-            HEAD_LEN
-        }
-        None => Header::LEN,
-    }
-}
-
-const fn descriptor(buffer: LocalBuffer) -> DataDescriptor {
-    DataDescriptor {
-        stag: buffer.stag,
-        offset: buffer.offset,
-        len: buffer.len,
-    }
 }

@@ -6,9 +6,10 @@ mod requests;
 mod session;
 
 use super::*;
+use kbtp_fabric::{LocalBuffer, WorkRequest};
 use kbtp_wire::{
-    BlockOffset, Completion, Generation, Grant, Handle, HelloAck, InitiatorId, KnownTlvs, Status,
-    TableEntry,
+    BlockOffset, ByteLen, Completion, DataDescriptor, Generation, Grant, Handle, Header, HelloAck,
+    InitiatorId, KnownTlvs, Opcode, RequestFlags, RequestId, Status, TableEntry,
 };
 
 pub(super) const BLOCK: u32 = 4096;

@@ -1,0 +1,102 @@
+//! How operations end: reported once, their slot and credit given back, the quota kept.
+
+use super::slot::{Phase, Report, Slot};
+use super::types::{Done, Failure, Finished, Request};
+use super::{Initiator, State};
+
+impl Initiator {
+    /// Reports the operation of `index` as given up; what it left at the peer is waited for.
+    pub(super) fn abandon(&mut self, index: u16, deadline: bool) {
+        let Some(slot) = self.slots.get_mut(usize::from(index)) else {
+            return;
+        };
+        let started = slot.posted
+            || !matches!(
+                slot.phase,
+                Phase::Queued | Phase::Entry { attempt: 1 } | Phase::Taking { .. }
+            );
+        let failure = Failure::GivenUp {
+            sent: slot.awaits_completion() || slot.answer.is_some(),
+            deadline,
+        };
+        slot.report = Report::TakenAway;
+        slot.reading = false;
+        let report = Finished {
+            op: slot.op,
+            token: slot.token,
+            operation: slot.request.operation(),
+            handle: slot.request.handle(),
+            result: Err(failure),
+            invalidated: false,
+        };
+        let answer = slot.answer;
+        self.finished.push_back(report);
+        if let Some((result, invalidated)) = answer {
+            self.conclude(index, result, invalidated);
+        } else if !started {
+            self.conclude(index, Err(failure), false);
+        } else {
+            self.leave_direct(index);
+        }
+    }
+
+    /// Ends the operation of `index`: reports it unless it is given up, and frees the slot.
+    pub(super) fn conclude(
+        &mut self,
+        index: u16,
+        result: Result<Done, Failure>,
+        invalidated: bool,
+    ) {
+        let Some(slot) = self.slots.get_mut(usize::from(index)) else {
+            return;
+        };
+        if slot.phase == Phase::Idle {
+            return;
+        }
+        let was = *slot;
+        let allocation = slot.request.allocates();
+        slot.phase = Phase::Idle;
+        if was.holds_credit() {
+            self.credits_held = self.credits_held.saturating_sub(1);
+        } else {
+            self.direct_loads = self.direct_loads.saturating_sub(1);
+        }
+        self.account(&was, allocation, result);
+        self.idle.push(index);
+        if was.report == Report::TakenAway && self.state == State::Open {
+            self.released.extend(was.request.stag());
+        }
+        if !was.given_up() {
+            self.finished.push_back(Finished {
+                op: was.op,
+                token: was.token,
+                operation: was.request.operation(),
+                handle: was.request.handle(),
+                result,
+                invalidated,
+            });
+        }
+    }
+
+    /// Keeps the usage of the quota (draft, section 3.4).
+    fn account(&mut self, slot: &Slot, allocation: bool, result: Result<Done, Failure>) {
+        let usage = &mut self.usage;
+        let lost = matches!(result, Err(Failure::Lost { sent: true }));
+        if allocation {
+            usage.pending = usage.pending.saturating_sub(1);
+            let tidied = matches!(slot.phase, Phase::Tidying(..) | Phase::Freeing);
+            if lost {
+                usage.unsure = usage.unsure.saturating_add(1);
+            } else if result.is_ok() && !tidied {
+                usage.bound = usage.bound.saturating_add(1);
+            }
+        } else if matches!(slot.request, Request::Free { .. }) && (result.is_ok() || lost) {
+            if usage.bound > 0 {
+                usage.bound -= 1;
+                usage.unsure = usage.unsure.saturating_add(u32::from(lost));
+            } else if result.is_ok() {
+                usage.unsure = usage.unsure.saturating_sub(1);
+            }
+        }
+    }
+}
