@@ -1,8 +1,10 @@
 //! Profile, P5, P6 and P12: HELLO and HELLO_ACK.
 
 use super::{FREE, LOAD, Message, STORE, subject};
-use kbtp_harness::{Peer, Raw, Session, Setup, Subject, Who, eventually, start};
-use kbtp_wire::{Header, Status, tlv_type};
+use kbtp_harness::{Peer, Raw, Session, Setup, Start, Subject, Who, eventually, start};
+use kbtp_wire::mpa::{EnhancedData, ReadDepth, RtrKinds};
+use kbtp_wire::rdmap::ReadRequest;
+use kbtp_wire::{ByteLen, Header, Stag, Status, TaggedOffset, tlv_type};
 
 /// A HELLO as octets, right or wrong.
 #[derive(Clone, Debug)]
@@ -359,19 +361,19 @@ fn an_instance_is_one_pool() {
 fn the_stream_is_set_up_in_either_way() {
     let target = subject();
     for (n, start) in [
-        (1, kbtp_harness::Start::default()),
+        (1, Start::default()),
         (
             2,
-            kbtp_harness::Start {
+            Start {
                 enhanced: None,
-                ..kbtp_harness::Start::default()
+                ..Start::default()
             },
         ),
         (
             3,
-            kbtp_harness::Start {
+            Start {
                 markers: true,
-                ..kbtp_harness::Start::default()
+                ..Start::default()
             },
         ),
     ] {
@@ -379,6 +381,47 @@ fn the_stream_is_set_up_in_either_way() {
         let reply = peer.start(&start);
         assert_eq!(reply.frame.flags.enhanced, start.enhanced.is_some());
         assert_eq!(reply.private.len(), 40);
+        let grant = peer.hello(&Who::new(n)).unwrap();
+        assert_eq!(grant.block_size.0, 4096);
+    }
+}
+
+//= test kbtp-9.1-enhanced-connection
+#[test]
+fn the_stream_is_set_up_peer_to_peer() {
+    let target = subject();
+    for (n, kinds) in [(1, "send"), (2, "write"), (3, "read")] {
+        let mut peer = Peer::dial(target.address());
+        let kinds = RtrKinds {
+            send: kinds == "send",
+            write: kinds == "write",
+            read: kinds == "read",
+        };
+        let depth = ReadDepth::clamped(4);
+        let data = EnhancedData {
+            ird: depth,
+            ord: depth,
+            peer_to_peer: Some(kinds),
+        };
+        let reply = peer.start(&Start {
+            enhanced: Some(data),
+            ..Start::default()
+        });
+        assert_eq!(reply.enhanced.unwrap().peer_to_peer, Some(kinds));
+        // Ready To Receive: nothing, in one of three ways.
+        if kinds.send {
+            peer.send(&[]);
+        } else if kinds.write {
+            peer.write(Stag(0), 0, &[]);
+        } else {
+            peer.read(&ReadRequest {
+                sink_stag: Stag(0),
+                sink_offset: TaggedOffset(0),
+                len: ByteLen(0),
+                source_stag: Stag(0),
+                source_offset: TaggedOffset(0),
+            });
+        }
         let grant = peer.hello(&Who::new(n)).unwrap();
         assert_eq!(grant.block_size.0, 4096);
     }

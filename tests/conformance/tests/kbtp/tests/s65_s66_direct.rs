@@ -1,13 +1,17 @@
 //! Draft, sections 6.5, 6.6 and 9.1; profile, P4: completions, the direct modes, BIND.
 
 use super::subject;
-use kbtp_harness::{Peer, Session, Setup, TenantSetup, Who, alloc_store, fetched, pattern, start};
+use kbtp_harness::{
+    Peer, Session, Setup, TenantSetup, Who, alloc_store, eventually, fetched, pattern, start,
+};
 use kbtp_wire::rdmap::{
     AtomicOperation, AtomicRequest, ProtectionCode, ReadRequest, TerminateCause,
 };
 use kbtp_wire::{
-    BlockOffset, ByteLen, Operation, SessionCapabilities, Stag, Status, TaggedOffset, Ticket,
+    BlockOffset, ByteLen, Handle, Operation, SessionCapabilities, Stag, Status, TaggedOffset,
+    Ticket,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 
 //= test kbtp-6.5-completion-by-send
 //= test kbtp-9.1-sends
@@ -154,6 +158,79 @@ fn a_direct_load_reads_entry_block_entry() {
         writer.free(writer.h(n));
         assert_ne!(reader.entry(writer.h(n)).generation, before.generation);
     }
+}
+
+/// Binds and frees `handle` without end; the data of each binding follows from its generation.
+fn churn(s: &mut Session, handle: Handle, stop: &AtomicBool) {
+    let mut generation = 1;
+    while !stop.load(Ordering::Relaxed) {
+        let data = pattern(generation, 4096);
+        let stored = s.alloc(handle, &data, true);
+        assert_eq!(
+            stored.generation.map(|g| u64::from(g.get())),
+            Some(generation)
+        );
+        assert_eq!(s.free(handle).status, Status::Ok);
+        generation += 2;
+    }
+}
+
+/// Runs `read` beside a session that churns, until it has found the block bound often enough. `read` gives generation
+/// and data of what it found valid.
+fn beside_churn(mut read: impl FnMut(&mut Session, Handle) -> Option<(u16, Vec<u8>)>) {
+    let target = subject();
+    // One block for all bindings: what is read late is overwritten.
+    let mut writer = Session::open(&*target, &Who::new(1).quota(1));
+    let mut reader = Session::open(
+        &*target,
+        &Who::new(2).with(SessionCapabilities::DIRECT_LOAD),
+    );
+    let handle = writer.h(0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| churn(&mut writer, handle, &stop));
+        let mut found = 0;
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually("a block that is bound", || {
+                if let Some((generation, data)) = read(&mut reader, handle) {
+                    assert!(
+                        data == pattern(generation.into(), 4096),
+                        "generation {generation}"
+                    );
+                    found += 1;
+                }
+                (found == 100).then_some(())
+            });
+        }));
+        stop.store(true, Ordering::Relaxed);
+        assert!(result.is_ok(), "see above");
+    });
+}
+
+//= test kbtp-6.6-direct-load-valid
+//= test kbtp-6.6-direct-load-sequence
+//= test kbtp-3.2-bind-order
+#[test]
+fn a_direct_load_that_finds_the_entry_unchanged_has_the_data() {
+    beside_churn(|s, handle| {
+        let before = s.entry(handle);
+        if !before.is_valid() || !before.is_sealed() {
+            return None;
+        }
+        let data = s.block(before.block, before.data_len.0);
+        let after = s.entry(handle);
+        let same = after.is_valid() && after.is_sealed() && after.generation == before.generation;
+        same.then(|| (before.generation.unwrap().get(), data))
+    });
+}
+
+//= test kbtp-6.1-load-write
+#[test]
+fn a_load_has_the_data_of_its_generation() {
+    beside_churn(|s, handle| {
+        let (generation, data) = s.content(handle)?;
+        Some((generation.get(), data))
+    });
 }
 
 //= test kbtp-6.6-bind-order

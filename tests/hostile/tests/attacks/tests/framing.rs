@@ -68,6 +68,47 @@ fn a_wrong_crc() {
     });
 }
 
+//= test rfc5044-4.4-crc-verified
+#[test]
+fn a_wrong_crc_of_what_is_placed_as_it_comes() {
+    against(&Setup::small(), |ground| {
+        // Longer than what is read ahead, and in pieces, so that the CRC comes long after the header.
+        for (field, cut) in [(true, 20), (true, 30_000), (false, 25_000)] {
+            let who = Who::new(0xbad).direct().quota(16);
+            let (mut peer, grant) = Peer::open(ground.address(), &who);
+            let (stag, at) = (grant.partition_stag, grant.partition_offset.0);
+            let mut octets = Segment::tagged(RdmapOpcode::Write, stag, at, &vec![7; 60_000]).fpdu();
+            let wrong = if field { octets.len() - 1 } else { 50_000 };
+            octets[wrong] ^= 1;
+            peer.octets(&octets[..cut]);
+            ground.victim.works(1);
+            peer.octets(&octets[cut..]);
+            peer.send(&[0; 24]);
+            assert_eq!(peer.terminated(), TerminateCause::Mpa(MpaCode::Crc));
+        }
+    });
+}
+
+#[test]
+fn the_longest_fpdu() {
+    against(&Setup::small(), |ground| {
+        let who = Who::new(0xbad).direct().quota(16);
+        let (mut peer, grant) = Peer::open(ground.address(), &who);
+        let (stag, at) = (grant.partition_stag, grant.partition_offset.0);
+        // 65,535 octets of ULPDU fit its length field; the partition has room for them. It is taken or refused, whole.
+        let data = vec![7; 65_535 - TaggedHeader::LEN];
+        peer.segment(&Segment::tagged(RdmapOpcode::Write, stag, at, &data));
+        peer.request(&super::request(
+            grant.handle_base,
+            kbtp_wire::Operation::Free,
+        ));
+        match peer.receive() {
+            Some(Segment::Untagged(header, _)) => assert!(matches!(header.queue.0, 0 | 2)),
+            other => panic!("an answer or a Terminate, not {other:?}"),
+        }
+    });
+}
+
 /// Sends each segment on a stream of its own: the Terminate has the cause.
 fn each_is_terminated(cases: &[(Segment, TerminateCause)]) {
     against(&Setup::small(), |ground| {
