@@ -1,0 +1,176 @@
+//! Processes, and numbers that a seed gives.
+
+use kbtp_harness::eventually;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The command that was built.
+pub(crate) const KBTP: &str = env!("CARGO_BIN_EXE_kbtp");
+
+/// The trace that comes with it.
+pub(crate) const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/sample_trace.jsonl");
+
+/// A directory that goes with its test. Its path is short, as a socket's must be.
+#[derive(Debug)]
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("kbtp-e2e-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// The path of `name` in it.
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// As [`at`](Self::at), as text.
+    pub(crate) fn text(&self, name: &str) -> String {
+        self.at(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// `program` with `args`, free of the environment of who runs the tests.
+pub(crate) fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("KBTP_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end: exit code, standard output, standard error.
+pub(crate) fn run(mut command: Command) -> (i32, String, String) {
+    let output = command.output().unwrap();
+    let text = |octets| String::from_utf8(octets).unwrap();
+    (
+        output.status.code().unwrap_or(-1),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+/// Runs it, expects success, and gives standard output.
+pub(crate) fn ok(command: Command) -> String {
+    let what = format!("{command:?}");
+    let (code, stdout, stderr) = run(command);
+    assert_eq!(code, 0, "{what}: {stderr}");
+    stdout
+}
+
+/// A process of `kbtp` that says on a line of JSON that it is ready; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    /// Open as long as it is to run.
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    /// What it logs.
+    log: PathBuf,
+    pub(crate) ready: Value,
+}
+
+impl Process {
+    /// Starts `command`, which logs to `log`, and waits until it is ready.
+    pub(crate) fn start(mut command: Command, log: &Path) -> Self {
+        let to = std::fs::File::create(log).unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(to)
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let said = || std::fs::read_to_string(log).unwrap();
+        let ready = serde_json::from_str(&line)
+            .unwrap_or_else(|_| panic!("{command:?} says {line:?}: {}", said()));
+        Self {
+            stdin: child.stdin.take(),
+            child,
+            stdout,
+            log: log.to_owned(),
+            ready,
+        }
+    }
+
+    /// A text of what it said when it was ready.
+    pub(crate) fn said(&self, pointer: &str) -> String {
+        let found = self.ready.pointer(pointer).and_then(Value::as_str);
+        found.expect("it says so").to_owned()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// Waits for its end, as long as patience lasts; how it ended, and what it logged.
+    pub(crate) fn ended(mut self) -> (ExitStatus, String) {
+        let status = eventually("the process ends", || self.child.try_wait().unwrap());
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "", "one line is all it says");
+        (status, std::fs::read_to_string(&self.log).unwrap())
+    }
+
+    /// SIGKILL, and its end.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to stop; it must end well.
+    pub(crate) fn stop(mut self) {
+        drop(self.stdin.take());
+        let (status, log) = self.ended();
+        assert!(status.success(), "{status}: {log}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It fails only if the process has ended.
+        self.child.kill().unwrap_or_default();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Numbers that look random and are the same each time.
+#[derive(Clone, Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `limit`.
+    pub(crate) const fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % limit
+    }
+}

@@ -1,0 +1,14 @@
+//! The `kbtp` command as processes that are killed, cut off and overheard.
+
+#[cfg(test)]
+mod common;
+#[cfg(test)]
+mod hand;
+#[cfg(test)]
+mod kills;
+#[cfg(test)]
+mod ledger;
+#[cfg(test)]
+mod net;
+#[cfg(test)]
+mod network;
