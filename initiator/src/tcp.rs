@@ -5,7 +5,7 @@ use crate::error::ClientError;
 use crate::options::Options;
 use kbtp_core::initiator::limits::MAX_REQUESTS;
 use kbtp_fabric::Time;
-use kbtp_iwarp_tcp::{ConnectError, ConnectOptions, TcpRdmaStream, connect};
+use kbtp_iwarp_tcp::{ConnectError, ConnectOptions, CopyFirst, TcpRdmaStream, connect};
 use std::io;
 use std::net::ToSocketAddrs;
 
@@ -43,6 +43,8 @@ impl Dial for Tcp {
         // Every request in flight may be answered before the answers are looked at.
         rdma.receive_slots = rdma.receive_slots.max(MAX_REQUESTS + 1);
         rdma.max_receive = RECEIVE_LEN;
+        // A buffer that is lent to an operation is out of its owner's reach until the operation ends.
+        rdma.copy_first = CopyFirst::Nothing;
         rdma.registrations = rdma.registrations.max(REGISTRATIONS);
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         let left_ms = deadline.since_ns(now) / 1_000_000;
