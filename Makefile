@@ -4,7 +4,7 @@ TRACE ?= tools/kbtp/data/sample_trace.jsonl
 RUNFLAGS ?=
 BENCHFLAGS ?=
 
-.PHONY: help run test lint fmt bench doc man completions build clean
+.PHONY: help run test loom lint fmt bench doc man completions build clean
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 build: ## Build everything, optimised
@@ -13,6 +13,8 @@ run: ## Start agent and target, replay a trace against them, stop them (TRACE=FI
 	$(CARGO) run --quiet --release --locked -p kbtp -- demo "$(TRACE)" $(RUNFLAGS)
 test: ## Run every test
 	$(CARGO) nextest run --workspace --locked --no-fail-fast && $(CARGO) test --workspace --locked --doc --quiet
+loom: ## Every interleaving of the lock-free parts
+	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --release --locked --target-dir target/loom -p kbtp-core --lib loom
 lint: ## Formatting, clippy, documentation, and the checks of the tree itself
 	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check --report-only
 fmt: ## Format the tree
