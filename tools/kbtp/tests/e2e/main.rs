@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod common;
 #[cfg(test)]
+mod decoder;
+#[cfg(test)]
 mod hand;
 #[cfg(test)]
 mod kills;
