@@ -14,7 +14,7 @@ run: ## Start agent and target, replay a trace against them, stop them (TRACE=FI
 test: ## Run every test
 	$(CARGO) nextest run --workspace --locked --no-fail-fast && $(CARGO) test --workspace --locked --doc --quiet
 loom: ## Every interleaving of the lock-free parts
-	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --release --locked --target-dir target/loom -p kbtp-core --lib loom
+	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --locked --target-dir target/loom -p kbtp-core --lib loom
 lint: ## Formatting, clippy, documentation, and the checks of the tree itself
 	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check --report-only
 fmt: ## Format the tree

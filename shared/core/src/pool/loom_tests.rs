@@ -1,5 +1,5 @@
 //! Every interleaving, and every value that weak memory may show, of the lock-free parts. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p kbtp-core --lib loom`.
+//! `make loom`.
 
 use super::entry;
 use super::pins::{self, Then};
