@@ -8,8 +8,8 @@ use kbtp_wire::rdmap::{
     AtomicOperation, AtomicRequest, ProtectionCode, ReadRequest, TerminateCause,
 };
 use kbtp_wire::{
-    BlockOffset, ByteLen, Handle, Operation, SessionCapabilities, Stag, Status, TaggedOffset,
-    Ticket,
+    BlockOffset, ByteLen, Generation, Handle, Operation, SessionCapabilities, Stag, Status,
+    TaggedOffset, Ticket,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -162,16 +162,18 @@ fn a_direct_load_reads_entry_block_entry() {
 
 /// Binds and frees `handle` without end; the data of each binding follows from its generation.
 fn churn(s: &mut Session, handle: Handle, stop: &AtomicBool) {
-    let mut generation = 1;
+    let mut generation = Generation::FIRST;
     while !stop.load(Ordering::Relaxed) {
-        let data = pattern(generation, 4096);
+        let data = pattern(generation.get().into(), 4096);
         let stored = s.alloc(handle, &data, true);
-        assert_eq!(
-            stored.generation.map(|g| u64::from(g.get())),
-            Some(generation)
-        );
-        assert_eq!(s.free(handle).status, Status::Ok);
-        generation += 2;
+        assert_eq!(stored.generation, Some(generation));
+        // Bound for a moment, mostly longer than a reader needs, sometimes not.
+        for _ in 0..generation.get() % 7 {
+            assert_eq!(s.load(handle).0.status, Status::Ok);
+        }
+        let freed = s.free(handle);
+        assert_eq!(freed.generation, Some(generation.next()));
+        generation = generation.next().next();
     }
 }
 
