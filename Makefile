@@ -16,7 +16,7 @@ test: ## Run every test
 loom: ## Every interleaving of the lock-free parts
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --locked --target-dir target/loom -p kbtp-core --lib loom
 lint: ## Formatting, clippy, documentation, and the checks of the tree itself
-	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check --report-only
+	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check
 fmt: ## Format the tree
 	$(CARGO) fmt --all
 bench: ## Load and store beside the limits of this machine, measured in the same run (BENCHFLAGS="--json")
