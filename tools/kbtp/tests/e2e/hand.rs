@@ -5,7 +5,7 @@
 )]
 
 use crate::common::Dice;
-use crate::ledger::{Block, Change, Found, Ledger, Line};
+use crate::ledger::{Block, Change, Found, Ledger, Line, TORN};
 use kbtp_initiator::{
     Buffer, Client, ClientError, Completed, FreeOptions, Generation, Handle, InitiatorId,
     LoadOptions, Op, Options, Rejected, Resumed, Spin, Status, StoreOptions,
@@ -155,7 +155,7 @@ impl Hand {
         let choice = self.dice.below(10);
         let (flying, submitted) = match self.ledger.slot(handle).block {
             None => (Flying::Change, self.launch_alloc(handle, choice < 6)),
-            Some(block) if choice < 5 => (
+            Some(block) if choice < 5 && block.version != TORN => (
                 Flying::Load(block),
                 self.launch_load(handle, block, choice < 3),
             ),

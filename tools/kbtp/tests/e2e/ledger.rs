@@ -8,10 +8,13 @@ use std::str::FromStr;
 /// A stored block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Block {
-    /// Which of all data ever stored.
+    /// Which of all data ever stored, or [`TORN`].
     pub(crate) version: u64,
     pub(crate) sealed: bool,
 }
+
+/// No version: parts of a store that was cut off, in a block that is not sealed.
+pub(crate) const TORN: u64 = 0;
 
 /// What is to be done to a handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,12 +124,13 @@ impl Ledger {
             Some(before),
             slot.change.map(|change| after(before, change)),
         ];
-        let torn = matches!(slot.change, Some(Change::Store(_)));
+        // A block that is not sealed shows what was written of a store so far, until the next one.
+        let torn = matches!(slot.change, Some(Change::Store(_)))
+            || before.is_some_and(|block| block.version == TORN);
         let holds = |block: Option<Block>| match (block, found) {
             (None, None) => true,
             (Some(block), Some(found)) => {
                 found.sealed == block.sealed
-                    // A block that is not sealed shows what was written of a store so far.
                     && (found.data == self.data(block.version) || (torn && !block.sealed))
             }
             _ => false,
@@ -142,6 +146,13 @@ impl Ledger {
             };
             assert_eq!(*generation, expected, "handle {handle}: {slot:?}");
         }
+        let now = now.map(|block| match found {
+            Some(found) if found.data != self.data(block.version) => Block {
+                version: TORN,
+                ..block
+            },
+            _ => block,
+        });
         let slot = self.slot_mut(handle);
         if found.is_some() || slot.change.is_some() {
             slot.generation = found.map(|f| f.generation);
@@ -304,8 +315,14 @@ mod tests {
         let ledger = one(3, Some(Change::Store(4)));
         ledger.clone().found(0, Some(&shows(&ledger, 3, false)));
         ledger.clone().found(0, Some(&shows(&ledger, 4, true)));
-        // Torn, but not sealed.
-        ledger.clone().found(0, Some(&shows(&ledger, 9, false)));
+        // Torn, but not sealed; then nobody knows what is in it, until it is stored again.
+        let mut torn = ledger.clone();
+        torn.found(0, Some(&shows(&ledger, 9, false)));
+        assert_eq!(torn.slot(0).block.map(|b| b.version), Some(TORN));
+        torn.found(0, Some(&shows(&ledger, 8, false)));
+        torn.begin(0, Change::Store(10));
+        torn.done(0, Generation::FIRST);
+        torn.found(0, Some(&shows(&ledger, 10, true)));
     }
 
     #[test]
