@@ -191,7 +191,7 @@ pub struct PoolGauges {
     pub blocks: u64,
     /// Octets of a block.
     pub block_size: u64,
-    /// Blocks that a ring lists.
+    /// Blocks that the shared ring lists; those that are free in a partition are not among them.
     pub blocks_free: u64,
     /// Blocks bound to a handle.
     pub blocks_bound: u64,

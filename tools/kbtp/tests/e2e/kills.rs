@@ -12,7 +12,8 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
-const BLOCKS: u64 = 128;
+/// Far more than are bound at once, so that most sessions get a partition for direct allocations.
+const BLOCKS: u64 = 512;
 /// Handles and quota of an initiator.
 const QUOTA: u32 = 24;
 
@@ -31,7 +32,7 @@ fn agent(scratch: &Scratch) -> Process {
         "--json",
         "--stop-with-stdin",
         "--block-size=16KiB",
-        "--blocks=128",
+        "--blocks=512",
         "--socket",
         &socket,
     ];
@@ -56,7 +57,7 @@ impl Target {
             "--json",
             "--stop-with-stdin",
             "--block-size=16KiB",
-            "--blocks=128",
+            "--blocks=512",
             "--admin=127.0.0.1:0",
             "--listen",
             address,
