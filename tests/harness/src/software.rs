@@ -1,20 +1,98 @@
-//! The software engine on iWARP and TCP, in this process.
+//! The software engine on iWARP and TCP, in this process; its pool is its own or that of an agent beside it.
 
 use crate::subject::{Audit, Count, Setup, Subject};
+use kbtp_agent::{AgentConfig, AgentError, Server, Shutdown, ShutdownHandle};
 use kbtp_target::{Lease, SpinPolicy, Target, TargetConfig, TenantConfig, TenantKey};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Such a target.
+/// Such a target. The target ends before its agent does.
 #[derive(Debug)]
 pub(crate) struct Software {
     target: Target,
+    _agent: Option<Agent>,
 }
 
 impl Software {
+    /// With a pool of its own.
     pub(crate) fn start(setup: &Setup) -> Self {
         let target = Target::start(config(setup)).expect("a target starts");
-        Self { target }
+        Self {
+            target,
+            _agent: None,
+        }
+    }
+
+    /// With the pool of an agent, handed over through its socket.
+    pub(crate) fn start_with_agent(setup: &Setup) -> Self {
+        let agent = Agent::start(setup);
+        let config = TargetConfig {
+            agent: Some(agent.socket()),
+            ..config(setup)
+        };
+        let target = Target::start(config).expect("a target starts");
+        Self {
+            target,
+            _agent: Some(agent),
+        }
+    }
+}
+
+/// An agent in a thread of this process, with a directory of its own for its socket.
+#[derive(Debug)]
+struct Agent {
+    directory: PathBuf,
+    shutdown: ShutdownHandle,
+    thread: Option<JoinHandle<Result<(), AgentError>>>,
+}
+
+impl Agent {
+    fn start(setup: &Setup) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("kbtp-suite-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let socket = socket_in(&directory);
+        let config = AgentConfig::new(socket, setup.block_size, setup.blocks);
+        let server = Server::bind(&config).expect("an agent listens");
+        let (end, shutdown) = Shutdown::new().unwrap();
+        let thread = std::thread::Builder::new()
+            .name("agent".to_owned())
+            .spawn(move || server.run(&end))
+            .unwrap();
+        Self {
+            directory,
+            shutdown,
+            thread: Some(thread),
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        socket_in(&self.directory)
+    }
+}
+
+fn socket_in(directory: &Path) -> PathBuf {
+    directory.join("agent.sock")
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.shutdown.request();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            // A test that has failed says enough.
+            assert!(
+                std::thread::panicking() || matches!(ended, Ok(Ok(()))),
+                "the agent did not end well: {ended:?}"
+            );
+        }
+        // What is left in a temporary directory is nobody's harm.
+        let _left = std::fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -106,6 +184,7 @@ impl Subject for Software {
 
     fn end(self: Box<Self>) {
         self.drain();
-        self.target.join().expect("its threads end well");
+        let Self { target, _agent } = *self;
+        target.join().expect("its threads end well");
     }
 }

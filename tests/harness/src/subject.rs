@@ -138,12 +138,14 @@ pub trait Subject: fmt::Debug + Send + Sync {
     fn end(self: Box<Self>);
 }
 
-/// Starts a target on loopback: the one that `KBTP_SUBJECT` names, by default the software engine on iWARP and TCP.
+/// Starts a target on loopback, the one that `KBTP_SUBJECT` names: `software`, which is also the default, is the
+/// software engine on iWARP and TCP with a pool of its own; `software-agent` the same with an agent's pool.
 #[must_use]
 pub fn start(setup: &Setup) -> Box<dyn Subject> {
     let name = std::env::var("KBTP_SUBJECT").unwrap_or_else(|_| "software".to_owned());
     match name.as_str() {
         "software" => Box::new(software::Software::start(setup)),
+        "software-agent" => Box::new(software::Software::start_with_agent(setup)),
         other => panic!("KBTP_SUBJECT = {other}: there is no such way to run a target"),
     }
 }

@@ -3,8 +3,8 @@
 use super::{attacker, put, read_of, request};
 use kbtp_fabric::CloseReason;
 use kbtp_harness::{
-    Peer, Raw, Segment, Session, Setup, Start, Subject, Who, against, alloc_store, eventually,
-    fetched, load, pattern, start, store,
+    Peer, Raw, Segment, Session, Setup, Start, Subject, TenantSetup, Who, against, alloc_store,
+    eventually, fetched, load, pattern, start, store,
 };
 use kbtp_wire::rdmap::RdmapOpcode;
 use kbtp_wire::{ByteLen, DataDescriptor, Grant, Handle, Operation, Stag, Status, TaggedOffset};
@@ -471,6 +471,29 @@ fn many_sessions_at_once() {
         assert_eq!(ground.subject.audit().sessions, 121);
         for s in sessions {
             s.abort();
+        }
+    });
+}
+
+#[test]
+fn wrong_proofs_without_end() {
+    let tenant = |name, key| TenantSetup {
+        name,
+        key: [key; 32],
+        shared: false,
+    };
+    let setup = Setup {
+        tenants: vec![tenant("victim", 1)],
+        ..Setup::small()
+    };
+    against(&setup, |ground| {
+        for n in 0..200_u8 {
+            let guess = TenantSetup {
+                key: [n.wrapping_add(2); 32],
+                ..setup.tenants[0].clone()
+            };
+            let refused = Session::try_open(&*ground.subject, &Who::new(n.into()).of(&guess));
+            assert_eq!(refused.map(|_| ()), Err(Status::NotAuthorized));
         }
     });
 }

@@ -1,6 +1,6 @@
 //! KBTP's own: forged handles, generations and tickets, lies about lengths, quota, RECORD.
 
-use super::{attacker, put, request, request_of};
+use super::{Dice, attacker, put, request, request_of};
 use kbtp_harness::{
     Peer, Segment, Session, Setup, Start, Who, against, alloc_store, fetched, load, pattern,
     remote, store,
@@ -312,28 +312,51 @@ fn ticket_hoarding() {
 #[test]
 fn a_counter_torn_by_other_adds() {
     against(&Setup::small(), |ground| {
-        for (n, add, mask) in [
-            (1, u64::MAX, 0),
-            (2, 1, 0),
-            (3, 0x10, 0),
-            (4, 0x8000_0000_0000_0000, 0),
-            (5, 0x7fff_ffff_ffff_ffff, u64::MAX),
-            (6, 0x0000_0001_0000_0000, 0),
-        ] {
+        let mut dice = Dice(3);
+        let some = [
+            (u64::MAX, 0),
+            (1, 0),
+            (2, 0),
+            (4, 0),
+            (8, 0),
+            (0x10, 0),
+            (0x8000_0000_0000_0000, 0),
+            (0x7fff_ffff_ffff_ffff, u64::MAX),
+            (0x0000_0001_0000_0000, 0),
+            (0x0000_0003_0000_0030, 0),
+            (0xffff_ffff_0000_0000, 0),
+            (0xffff_ffff, 0),
+        ];
+        let more: Vec<_> = (0..20).map(|_| (dice.next(), dice.next())).collect();
+        for (n, (add, mask)) in (0..).zip(some.into_iter().chain(more)) {
             let mut s = Session::open(&*ground.subject, &Who::new(n).direct().quota(4));
             s.put(0, b"x");
             let head = remote(s.grant.counter_stag, s.grant.head_offset.0);
-            let _ignored = s.raw.fetch_add(head, add, mask);
-            // What becomes of its own session is its own affair; it may be ended or get nonsense, no more.
-            for n in 1..4 {
-                let request = s.request(s.h(n), Operation::Free);
-                let mut octets = vec![0; request.encoded_len()];
-                request.encode_into(&mut octets).unwrap();
-                s.raw.send(&octets);
-                if s.raw.recv().is_err() {
-                    break;
-                }
+            let _before = s.raw.fetch_add(head, add, mask);
+            // What becomes of its own session is its own affair: it may be ended, refused or kept waiting. Each way
+            // to the ring is gone once: by the target, by BIND, by a free.
+            let (bound, block) = (s.h(0), BlockOffset(s.grant.partition_offset.0));
+            let source = Session::inline(b"torn");
+            for operation in [
+                alloc_store(source, true),
+                bind(Ticket(1), block, 1),
+                bind(Ticket(0), block, 1),
+                alloc_store(source, true),
+                Operation::Free,
+            ] {
+                let handle = if operation == Operation::Free {
+                    bound
+                } else {
+                    s.h(1)
+                };
+                let request = s.request(handle, operation);
+                s.send(&request);
             }
+            let _answer_or_end = s.raw.recv();
+            if n % 4 == 0 {
+                ground.victim.works(1);
+            }
+            s.abort();
         }
     });
 }

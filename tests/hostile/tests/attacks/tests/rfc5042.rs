@@ -275,6 +275,58 @@ fn s6_3_2_stale_data() {
     });
 }
 
+//= test rfc5042-10.2-no-stale-data
+#[test]
+fn s6_3_2_stale_data_the_target_never_saw() {
+    let tenant = |name, key| TenantSetup {
+        name,
+        key: [key; 32],
+        shared: false,
+    };
+    let setup = Setup {
+        tenants: vec![tenant("victim", 1), tenant("first", 2), tenant("second", 3)],
+        ..Setup::small()
+    };
+    against(&setup, |ground| {
+        // Written one-sidedly into all blocks of partitions: with tickets and without, never bound.
+        for n in 0..6 {
+            let who = Who::new(n).of(&setup.tenants[1]).direct().quota(8);
+            let (mut peer, grant) = Peer::open(ground.address(), &who);
+            let at = grant.partition_offset.0;
+            assert_eq!(grant.partition_len, 8 * 4096);
+            peer.write(grant.partition_stag, at, &vec![0x5e; 8 * 4096]);
+            // The answer says that what came before was placed.
+            peer.request(&request(grant.handle_base, Operation::Free));
+            assert_eq!(peer.completion().status, Status::NotValid);
+        }
+        kbtp_harness::eventually("the first are gone", || {
+            (ground.subject.audit().sessions == 1).then_some(())
+        });
+        let who = Who::new(1).of(&setup.tenants[2]).quota(60);
+        let mut second = Session::open(&*ground.subject, &who);
+        let mut direct = Vec::new();
+        second.put(0, b"x");
+        second.close();
+        for n in 0..4 {
+            let who = Who::new(10 + n).of(&setup.tenants[2]).direct().quota(8);
+            let mut s = kbtp_harness::eventually("a partition", || {
+                let s = Session::try_open(&*ground.subject, &who).ok()?;
+                (s.grant.partition_len == 8 * 4096).then_some(s)
+            });
+            for n in 0..8 {
+                let (ticket, block) = s.take_block();
+                let h = s.h(n);
+                assert_eq!(s.bind(h, ticket, block, 4096, true).status, Status::Ok);
+                assert!(s.content(h).unwrap().1.iter().all(|o| *o == 0), "{block}");
+            }
+            direct.push(s);
+        }
+        for s in direct {
+            s.close();
+        }
+    });
+}
+
 //= test rfc5042-6.3.5-least-rights
 //= test rfc5041-8.3.1-access-rights
 #[test]
