@@ -1,8 +1,9 @@
-//! Fields at fixed places of fixed-size structures; the compiler checks the places.
+//! Fields at fixed places of fixed-size structures; the compiler checks the places. For layouts of any crate of this project.
 
 /// The `N` octets of `from` at `AT`.
 #[inline]
-pub(crate) fn get<const AT: usize, const N: usize, const M: usize>(from: &[u8; M]) -> [u8; N] {
+#[must_use]
+pub fn get<const AT: usize, const N: usize, const M: usize>(from: &[u8; M]) -> [u8; N] {
     const { assert!(AT + N <= M, "the field lies inside the structure") };
     let mut field = [0; N];
     field.copy_from_slice(&from[AT..AT + N]);
@@ -11,10 +12,7 @@ pub(crate) fn get<const AT: usize, const N: usize, const M: usize>(from: &[u8; M
 
 /// Writes `field` to `to` at `AT`.
 #[inline]
-pub(crate) fn put<const AT: usize, const N: usize, const M: usize>(
-    to: &mut [u8; M],
-    field: [u8; N],
-) {
+pub fn put<const AT: usize, const N: usize, const M: usize>(to: &mut [u8; M], field: [u8; N]) {
     const { assert!(AT + N <= M, "the field lies inside the structure") };
     to[AT..AT + N].copy_from_slice(&field);
 }
@@ -24,13 +22,14 @@ macro_rules! numbers {
         $(
             #[doc = concat!("The big-endian `", stringify!($number), "` of `from` at `AT`.")]
             #[inline]
-            pub(crate) fn $read<const AT: usize, const M: usize>(from: &[u8; M]) -> $number {
+            #[must_use]
+            pub fn $read<const AT: usize, const M: usize>(from: &[u8; M]) -> $number {
                 $number::from_be_bytes(get::<AT, { size_of::<$number>() }, M>(from))
             }
 
             #[doc = concat!("Writes the `", stringify!($number), "` to `to` at `AT`, big-endian.")]
             #[inline]
-            pub(crate) fn $write<const AT: usize, const M: usize>(to: &mut [u8; M], number: $number) {
+            pub fn $write<const AT: usize, const M: usize>(to: &mut [u8; M], number: $number) {
                 put::<AT, { size_of::<$number>() }, M>(to, number.to_be_bytes());
             }
         )*

@@ -32,7 +32,7 @@ extern crate std;
 
 pub mod ddp;
 mod error;
-mod fixed;
+pub mod fixed;
 mod ids;
 pub mod kbtp;
 pub mod mpa;

@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const LAYERS: &[(&str, u8)] = &[
     ("kbtp-wire", 0),
     ("kbtp-memory", 1),
+    // The offload's own branch: wire, then the device's octets, then the chains made of them.
+    ("kbtp-mlx5", 1),
     ("kbtp-fabric", 2),
     ("kbtp-iwarp", 3),
     ("kbtp-core", 3),
@@ -27,6 +29,7 @@ const TOP: u8 = 9;
 /// Crates whose state machines read no clock, socket or file, and what they may use from elsewhere.
 const PURE: &[(&str, &[&str])] = &[
     ("kbtp-wire", &["thiserror"]),
+    ("kbtp-mlx5", &["thiserror"]),
     ("kbtp-fabric", &["thiserror"]),
     ("kbtp-iwarp", &["thiserror"]),
     ("kbtp-core", &["thiserror", "hmac", "sha2", "subtle"]),

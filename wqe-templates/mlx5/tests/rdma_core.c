@@ -1,0 +1,82 @@
+/* Prints what rdma-core's mlx5dv.h says of the structures and constants of this crate, a line each:
+   "field STRUCT.MEMBER OFFSET SIZE", "size STRUCT SIZE", "constant NAME VALUE". */
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <infiniband/mlx5dv.h>
+
+#define FIELD(s, m) printf("field %s.%s %zu %zu\n", #s, #m, offsetof(struct s, m), sizeof(((struct s *)0)->m));
+#define SIZE(s) printf("size %s %zu\n", #s, sizeof(struct s));
+#define CONSTANT(c) printf("constant %s %" PRIu64 "\n", #c, (uint64_t)(c));
+
+int main(void)
+{
+	SIZE(mlx5_wqe_ctrl_seg)
+	FIELD(mlx5_wqe_ctrl_seg, opmod_idx_opcode) FIELD(mlx5_wqe_ctrl_seg, qpn_ds)
+	FIELD(mlx5_wqe_ctrl_seg, signature) FIELD(mlx5_wqe_ctrl_seg, dci_stream_channel_id)
+	FIELD(mlx5_wqe_ctrl_seg, fm_ce_se) FIELD(mlx5_wqe_ctrl_seg, imm)
+	SIZE(mlx5_wqe_raddr_seg)
+	FIELD(mlx5_wqe_raddr_seg, raddr) FIELD(mlx5_wqe_raddr_seg, rkey)
+	SIZE(mlx5_wqe_data_seg)
+	FIELD(mlx5_wqe_data_seg, byte_count) FIELD(mlx5_wqe_data_seg, lkey) FIELD(mlx5_wqe_data_seg, addr)
+	SIZE(mlx5_wqe_inl_data_seg)
+	SIZE(mlx5_wqe_atomic_seg)
+	FIELD(mlx5_wqe_atomic_seg, swap_add) FIELD(mlx5_wqe_atomic_seg, compare)
+	SIZE(mlx5_wqe_umr_ctrl_seg)
+	FIELD(mlx5_wqe_umr_ctrl_seg, flags) FIELD(mlx5_wqe_umr_ctrl_seg, klm_octowords)
+	FIELD(mlx5_wqe_umr_ctrl_seg, translation_offset) FIELD(mlx5_wqe_umr_ctrl_seg, mkey_mask)
+	SIZE(mlx5_wqe_umr_klm_seg)
+	FIELD(mlx5_wqe_umr_klm_seg, byte_count) FIELD(mlx5_wqe_umr_klm_seg, mkey) FIELD(mlx5_wqe_umr_klm_seg, address)
+	SIZE(mlx5_wqe_umr_repeat_ent_seg)
+	FIELD(mlx5_wqe_umr_repeat_ent_seg, stride) FIELD(mlx5_wqe_umr_repeat_ent_seg, byte_count)
+	FIELD(mlx5_wqe_umr_repeat_ent_seg, memkey) FIELD(mlx5_wqe_umr_repeat_ent_seg, va)
+	SIZE(mlx5_wqe_umr_repeat_block_seg)
+	FIELD(mlx5_wqe_umr_repeat_block_seg, byte_count) FIELD(mlx5_wqe_umr_repeat_block_seg, op)
+	FIELD(mlx5_wqe_umr_repeat_block_seg, repeat_count) FIELD(mlx5_wqe_umr_repeat_block_seg, num_ent)
+	SIZE(mlx5_wqe_mkey_context_seg)
+	FIELD(mlx5_wqe_mkey_context_seg, free) FIELD(mlx5_wqe_mkey_context_seg, access_flags)
+	FIELD(mlx5_wqe_mkey_context_seg, qpn_mkey) FIELD(mlx5_wqe_mkey_context_seg, flags_pd)
+	FIELD(mlx5_wqe_mkey_context_seg, start_addr) FIELD(mlx5_wqe_mkey_context_seg, len)
+	FIELD(mlx5_wqe_mkey_context_seg, translations_octword_size) FIELD(mlx5_wqe_mkey_context_seg, log_page_size)
+	SIZE(mlx5_cqe64)
+	FIELD(mlx5_cqe64, wqe_id) FIELD(mlx5_cqe64, ml_path) FIELD(mlx5_cqe64, slid) FIELD(mlx5_cqe64, flags_rqpn)
+	FIELD(mlx5_cqe64, srqn_uidx) FIELD(mlx5_cqe64, imm_inval_pkey) FIELD(mlx5_cqe64, byte_cnt)
+	FIELD(mlx5_cqe64, timestamp) FIELD(mlx5_cqe64, sop_drop_qpn) FIELD(mlx5_cqe64, wqe_counter)
+	FIELD(mlx5_cqe64, signature) FIELD(mlx5_cqe64, op_own)
+	SIZE(mlx5_err_cqe)
+	FIELD(mlx5_err_cqe, srqn) FIELD(mlx5_err_cqe, vendor_err_synd) FIELD(mlx5_err_cqe, syndrome)
+	FIELD(mlx5_err_cqe, s_wqe_opcode_qpn) FIELD(mlx5_err_cqe, wqe_counter) FIELD(mlx5_err_cqe, signature)
+	FIELD(mlx5_err_cqe, op_own)
+
+	CONSTANT(MLX5_OPCODE_NOP) CONSTANT(MLX5_OPCODE_SEND_INVAL) CONSTANT(MLX5_OPCODE_RDMA_WRITE)
+	CONSTANT(MLX5_OPCODE_RDMA_WRITE_IMM) CONSTANT(MLX5_OPCODE_SEND) CONSTANT(MLX5_OPCODE_SEND_IMM)
+	CONSTANT(MLX5_OPCODE_TSO) CONSTANT(MLX5_OPCODE_RDMA_READ) CONSTANT(MLX5_OPCODE_ATOMIC_CS)
+	CONSTANT(MLX5_OPCODE_ATOMIC_FA) CONSTANT(MLX5_OPCODE_ATOMIC_MASKED_CS) CONSTANT(MLX5_OPCODE_ATOMIC_MASKED_FA)
+	CONSTANT(MLX5_OPCODE_UMR) CONSTANT(MLX5_OPCODE_MMO)
+	CONSTANT(MLX5_CQE_REQ) CONSTANT(MLX5_CQE_RESP_WR_IMM) CONSTANT(MLX5_CQE_RESP_SEND)
+	CONSTANT(MLX5_CQE_RESP_SEND_IMM) CONSTANT(MLX5_CQE_RESP_SEND_INV) CONSTANT(MLX5_CQE_RESIZE_CQ)
+	CONSTANT(MLX5_CQE_NO_PACKET) CONSTANT(MLX5_CQE_SIG_ERR) CONSTANT(MLX5_CQE_REQ_ERR)
+	CONSTANT(MLX5_CQE_RESP_ERR) CONSTANT(MLX5_CQE_INVALID) CONSTANT(MLX5_CQE_OWNER_MASK)
+	CONSTANT(MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR) CONSTANT(MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR)
+	CONSTANT(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR) CONSTANT(MLX5_CQE_SYNDROME_WR_FLUSH_ERR)
+	CONSTANT(MLX5_CQE_SYNDROME_MW_BIND_ERR) CONSTANT(MLX5_CQE_SYNDROME_BAD_RESP_ERR)
+	CONSTANT(MLX5_CQE_SYNDROME_LOCAL_ACCESS_ERR) CONSTANT(MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR)
+	CONSTANT(MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR) CONSTANT(MLX5_CQE_SYNDROME_REMOTE_OP_ERR)
+	CONSTANT(MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR) CONSTANT(MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR)
+	CONSTANT(MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR)
+	CONSTANT(MLX5_WQE_CTRL_CQ_UPDATE) CONSTANT(MLX5_WQE_CTRL_SOLICITED) CONSTANT(MLX5_WQE_CTRL_FENCE)
+	CONSTANT(MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE)
+	CONSTANT(MLX5_SEND_WQE_BB) CONSTANT(MLX5_INVALID_LKEY) CONSTANT(MLX5_INLINE_SEG)
+	CONSTANT(MLX5_RCV_DBR) CONSTANT(MLX5_SND_DBR) CONSTANT(MLX5_CQ_DOORBELL) CONSTANT(MLX5_CQ_DB_REQ_NOT_SOL)
+	CONSTANT(MLX5_WQE_UMR_CTRL_FLAG_INLINE) CONSTANT(MLX5_WQE_UMR_CTRL_FLAG_CHECK_FREE)
+	CONSTANT(MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET) CONSTANT(MLX5_WQE_UMR_CTRL_FLAG_CHECK_QPN)
+	CONSTANT(MLX5_WQE_UMR_CTRL_MKEY_MASK_LEN) CONSTANT(MLX5_WQE_UMR_CTRL_MKEY_MASK_START_ADDR)
+	CONSTANT(MLX5_WQE_UMR_CTRL_MKEY_MASK_MKEY) CONSTANT(MLX5_WQE_UMR_CTRL_MKEY_MASK_QPN)
+	CONSTANT(MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_LOCAL_WRITE) CONSTANT(MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_REMOTE_READ)
+	CONSTANT(MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_REMOTE_WRITE) CONSTANT(MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_ATOMIC)
+	CONSTANT(MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE)
+	CONSTANT(MLX5_WQE_MKEY_CONTEXT_FREE) CONSTANT(MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_ATOMIC)
+	CONSTANT(MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_WRITE) CONSTANT(MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_READ)
+	CONSTANT(MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_LOCAL_WRITE) CONSTANT(MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_LOCAL_READ)
+	return 0;
+}
