@@ -1,5 +1,6 @@
 //! What the parts share.
 
+mod model;
 mod p5_p6_hello;
 mod p7_status;
 mod p8_sessions;
@@ -12,6 +13,7 @@ mod s61_load;
 mod s62_store;
 mod s63_s64_alloc_free;
 mod s65_s66_direct;
+mod s91_binding;
 
 use kbtp_harness::{Setup, Subject, start};
 use kbtp_wire::{Generation, Handle, Header, RequestFlags, RequestId};

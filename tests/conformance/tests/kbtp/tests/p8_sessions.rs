@@ -181,6 +181,57 @@ fn a_quota_shrinks_to_what_is_bound_and_grows_again() {
     }
 }
 
+//= test kbtp-p8-resume
+//= test kbtp-3.4-usage-counted
+//= test kbtp-6.4-return-to-its-ring
+#[test]
+fn a_direct_session_resumes_with_what_it_had_bound() {
+    let target = with_lease(u32::MAX);
+    let who = Who::new(1).direct().quota(4);
+    let mut s = Session::open(&*target, &who);
+    let old = [
+        s.alloc_direct(s.h(0), &pattern(0, 4096), true).block,
+        s.put(1, &pattern(1, 4096)).block,
+    ];
+    // One ticket is taken and not bound: its block is nobody's when the session ends.
+    s.take_block();
+    s.close();
+    gone(&*target);
+    let audit = target.audit();
+    assert_eq!((audit.leased, audit.free, audit.quota), (2, 62, 2));
+    let mut s = Session::open(&*target, &who);
+    assert_eq!((s.grant.quota, s.grant.partition_len), (4, 4 * 4096));
+    let partition = s.grant.partition_offset.0;
+    let partition = partition..partition + s.grant.partition_len;
+    assert!(
+        old.iter().all(|block| !partition.contains(&block.0)),
+        "a partition of free blocks"
+    );
+    // Two are bound, so that two more are to be had: one way or the other.
+    let direct = s.alloc_direct(s.h(2), &pattern(2, 100), true);
+    assert_eq!(
+        (direct.status, partition.contains(&direct.block.0)),
+        (Status::Ok, true)
+    );
+    let third = s.put(3, &pattern(3, 100));
+    assert!(partition.contains(&third.block.0));
+    assert_eq!(s.alloc(s.h(4), b"x", true).status, Status::NoSpace);
+    for (n, len) in [(0, 4096), (1, 4096), (2, 100), (3, 100)] {
+        assert!(s.content(s.h(n)).unwrap().1 == pattern(n, len));
+    }
+    // What it had bound before goes to the ring of all, and its unit can be used for the partition.
+    s.free(s.h(0));
+    let fourth = s.put(4, b"x");
+    assert!(partition.contains(&fourth.block.0));
+    for n in 1..5 {
+        s.free(s.h(n));
+    }
+    s.close();
+    gone(&*target);
+    assert_eq!(target.audit().free, 64);
+    assert_eq!(target.count().faults, Vec::<String>::new());
+}
+
 //= test kbtp-p8-contiguous-partition
 #[test]
 fn without_a_contiguous_partition_there_is_no_direct_allocation() {
