@@ -9,8 +9,10 @@ use crate::limits;
 use crate::units::{de_duration, de_size};
 use serde::Deserialize;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The port a target listens on by default. It is not assigned by IANA; any other will do.
@@ -98,6 +100,19 @@ impl<'de> Deserialize<'de> for TenantKey {
             serde::de::Error::custom("a key is an even number of hexadecimal digits")
         })
     }
+}
+
+/// The text of a key file: a device or a wrong name must not fill the memory.
+fn read_key(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?
+        .take(limits::KEY_FILE_MAX + 1)
+        .read_to_string(&mut text)?;
+    if u64::try_from(text.len()).is_ok_and(|len| len <= limits::KEY_FILE_MAX) {
+        return Ok(text);
+    }
+    let said = format!("longer than {} octets", limits::KEY_FILE_MAX);
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, said))
 }
 
 fn decode_hex(text: &str) -> Option<Vec<u8>> {
@@ -366,7 +381,7 @@ impl TargetConfig {
                     tenant.name
                 )));
             }
-            let text = std::fs::read_to_string(path).map_err(|e| error(e.to_string()))?;
+            let text = read_key(path).map_err(|e| error(e.to_string()))?;
             let key = decode_hex(&text)
                 .ok_or_else(|| error("its content is not hexadecimal".to_owned()))?;
             tenant.key = Some(TenantKey::new(key));
@@ -387,6 +402,20 @@ mod tests {
             key_file: None,
             shared: false,
         }
+    }
+
+    #[test]
+    fn a_key_file_without_end_is_not_read_whole() {
+        let mut config = TargetConfig {
+            tenants: vec![TenantConfig {
+                key: None,
+                key_file: Some(PathBuf::from("/dev/zero")),
+                ..tenant("blue", 0)
+            }],
+            ..TargetConfig::default()
+        };
+        let error = config.load_keys().unwrap_err();
+        assert_eq!(error.problem, "longer than 4096 octets");
     }
 
     #[test]

@@ -86,6 +86,9 @@ pub enum JoinError {
         #[source]
         source: io::Error,
     },
+    /// The agent was gone, and its pool with it: what was stored is lost.
+    #[error("the agent was gone, and what was stored with it")]
+    AgentGone,
 }
 
 /// Ends a target from any thread; clones do the same.
@@ -135,7 +138,7 @@ pub struct Target {
     shutdown: ShutdownHandle,
     overview: Arc<Overview>,
     workers: Vec<Thread<()>>,
-    control: Option<Thread<Link>>,
+    control: Option<Thread<(Link, bool)>>,
     admin: Option<(Thread<()>, InboxSender<AdminCommand>)>,
 }
 
@@ -223,7 +226,10 @@ impl Target {
             // It may have failed; join tells.
             let _ended = self.shutdown.control.send(ControlCommand::Stop);
             match join(control) {
-                Ok(mut link) => {
+                Ok((mut link, agent_lost)) => {
+                    if agent_lost {
+                        note(Err(JoinError::AgentGone));
+                    }
                     if let Err(error) = link.detach() {
                         tracing::debug!(%error, "the agent was not told that the target ends");
                     }

@@ -63,6 +63,9 @@ pub const TENANT_KEY_MIN: usize = 16;
 /// Octets a tenant's key may have. HMAC hashes longer ones anyway.
 pub const TENANT_KEY_MAX: usize = 1024;
 
+/// Octets of a key file at most: the longest key in hexadecimal, and as much again for space around it.
+pub const KEY_FILE_MAX: u64 = 4096;
+
 /// Connections of the admin endpoint at one time. A scraper, a health check and a person need three.
 pub const ADMIN_CONNECTIONS: usize = 16;
 

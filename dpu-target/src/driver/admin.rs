@@ -36,10 +36,6 @@ const WRITE: Interest = Interest {
     read: false,
     write: true,
 };
-const NOTHING: Interest = Interest {
-    read: false,
-    write: false,
-};
 
 #[derive(Debug)]
 enum State {
@@ -56,6 +52,8 @@ struct Connection {
     socket: TcpStream,
     state: State,
     deadline: Time,
+    /// How many were accepted before it.
+    number: u64,
 }
 
 /// The endpoint, ready to run.
@@ -65,7 +63,8 @@ pub(crate) struct AdminServer {
     inbox: Inbox<AdminCommand>,
     poller: Poller,
     slots: Vec<Option<Connection>>,
-    accepting: bool,
+    /// Connections accepted so far.
+    accepted: u64,
 }
 
 impl AdminServer {
@@ -83,7 +82,7 @@ impl AdminServer {
             inbox,
             poller,
             slots: (0..limits::ADMIN_CONNECTIONS).map(|_| None).collect(),
-            accepting: true,
+            accepted: 0,
         })
     }
 
@@ -106,7 +105,7 @@ impl AdminServer {
             ready.extend(self.poller.ready().map(|r| r.token));
             for token in &ready {
                 if *token == LISTENER {
-                    self.accept(now);
+                    self.accept(now, answers);
                 } else {
                     self.serve(usize::try_from(*token).unwrap_or(usize::MAX), answers);
                 }
@@ -128,13 +127,8 @@ impl AdminServer {
         }
     }
 
-    fn accept(&mut self, now: Time) {
+    fn accept(&mut self, now: Time, answers: &impl Answers) {
         loop {
-            let Some(slot) = self.slots.iter().position(Option::is_none) else {
-                // The rest wait in the listener's backlog until a connection ends.
-                self.listen(false);
-                return;
-            };
             let socket = match self.listener.accept() {
                 Ok((socket, _)) => socket,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
@@ -144,6 +138,7 @@ impl AdminServer {
                     return;
                 }
             };
+            let slot = self.free_slot();
             let token = u64::try_from(slot).unwrap_or(LISTENER);
             let watched = socket.set_nonblocking(true).is_ok()
                 && self
@@ -155,31 +150,33 @@ impl AdminServer {
                     socket,
                     state: State::Head(Vec::with_capacity(1024)),
                     deadline: now.after_ms(limits::ADMIN_TIMEOUT_MS),
+                    number: self.accepted,
                 });
+                self.accepted = self.accepted.wrapping_add(1);
+                // What asks at once is answered at once, however many come after it.
+                self.serve(slot, answers);
             }
         }
     }
 
-    fn listen(&mut self, accepting: bool) {
-        if self.accepting == accepting {
-            return;
+    /// A slot without a connection. If there is none, the oldest connection ends: clients that connect and then are
+    /// silent, or slow, do not keep the rest out.
+    fn free_slot(&mut self) -> usize {
+        if let Some(slot) = self.slots.iter().position(Option::is_none) {
+            return slot;
         }
-        self.accepting = accepting;
-        let interest = if accepting { Interest::READ } else { NOTHING };
-        if let Err(error) = self
-            .poller
-            .modify(self.listener.as_fd(), LISTENER, interest)
-        {
-            tracing::warn!(%error, "the admin endpoint could not change what it waits for");
-        }
+        let taken = self.slots.iter().flatten().map(|c| c.number).enumerate();
+        let oldest = taken.min_by_key(|(_, number)| *number);
+        let slot = oldest.map_or(0, |(slot, _)| slot);
+        self.close(slot);
+        slot
     }
 
     fn close(&mut self, slot: usize) {
-        if let Some(connection) = self.slots.get_mut(slot).and_then(Option::take) {
-            if let Err(error) = self.poller.remove(connection.socket.as_fd()) {
-                tracing::warn!(%error, "an admin connection was not watched");
-            }
-            self.listen(true);
+        if let Some(connection) = self.slots.get_mut(slot).and_then(Option::take)
+            && let Err(error) = self.poller.remove(connection.socket.as_fd())
+        {
+            tracing::warn!(%error, "an admin connection was not watched");
         }
     }
 
@@ -359,17 +356,23 @@ mod tests {
     }
 
     #[test]
-    fn more_connections_than_slots_wait_their_turn() {
+    fn silent_connections_keep_nobody_out() {
         with_server(|address| {
-            let idle: Vec<_> = (0..limits::ADMIN_CONNECTIONS)
+            let mut idle: Vec<_> = (0..limits::ADMIN_CONNECTIONS * 2)
                 .map(|_| TcpStream::connect(address).unwrap())
                 .collect();
-            let mut late = TcpStream::connect(address).unwrap();
-            late.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
-            drop(idle);
+            for _ in 0..3 {
+                let reply = ask(address, b"GET /healthz HTTP/1.1\r\n\r\n");
+                assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+            }
+            // The one that has been silent longest was ended; the youngest may still ask.
+            let ended = idle[0].read(&mut [0; 1]);
+            assert!(!matches!(ended, Ok(1..)), "{ended:?}");
+            let mut youngest = idle.pop().unwrap();
+            youngest.write_all(b"GET /status HTTP/1.1\r\n\r\n").unwrap();
             let mut reply = String::new();
-            late.read_to_string(&mut reply).unwrap();
-            assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+            youngest.read_to_string(&mut reply).unwrap();
+            assert!(reply.ends_with("{}"), "{reply}");
         });
     }
 }

@@ -28,6 +28,15 @@ pub(crate) enum ControlCommand {
 /// The token of the agent's descriptor; listeners have their numbers.
 const AGENT: u64 = 1 << 32;
 
+/// Why the agent makes the target drain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Leave {
+    /// It asked for that.
+    Told,
+    /// It is gone, or not to be understood.
+    Lost,
+}
+
 /// What the control thread runs on.
 pub(crate) struct ControlThread {
     pub(crate) listeners: Vec<Listener>,
@@ -47,11 +56,12 @@ pub(crate) struct ControlThread {
 }
 
 impl ControlThread {
-    /// Runs until the workers have ended. Gives the link to the agent back.
+    /// Runs until the workers have ended. Gives the link to the agent back, and whether the target ends because the
+    /// agent was gone without a word.
     ///
     /// # Errors
     /// If the system gives no events any more.
-    pub(crate) fn run(mut self) -> io::Result<Link> {
+    pub(crate) fn run(mut self) -> io::Result<(Link, bool)> {
         for (token, listener) in (0..).zip(&self.listeners) {
             self.poller.add(listener.as_fd(), token, Interest::READ)?;
         }
@@ -59,6 +69,7 @@ impl ControlThread {
             self.poller.add(fd, AGENT, Interest::READ)?;
         }
         let mut accept_until = None;
+        let mut agent_lost = false;
         loop {
             let due = self.plane.schedule();
             let accepts = self.listeners.iter().filter_map(Listener::next_timeout);
@@ -70,7 +81,7 @@ impl ControlThread {
                         self.tell_workers();
                         accept_until = Some(now.after_ms(self.linger));
                     }
-                    ControlCommand::Stop => return Ok(self.link),
+                    ControlCommand::Stop => return Ok((self.link, agent_lost)),
                 }
             }
             if accept_until.is_some_and(|at| at <= now) {
@@ -84,7 +95,11 @@ impl ControlThread {
                     .with(|directory| directory.poll(now, &own.shared));
             }
             let agent_stirs = self.poller.ready().any(|r| r.token == AGENT);
-            if agent_stirs && self.hear_agent() && self.lifecycle.advance(Phase::Draining) {
+            let heard = if agent_stirs { self.hear_agent() } else { None };
+            if let Some(leave) = heard
+                && self.lifecycle.advance(Phase::Draining)
+            {
+                agent_lost = leave == Leave::Lost;
                 self.own.shared.drain();
                 self.tell_workers();
                 accept_until = Some(now.after_ms(self.linger));
@@ -190,25 +205,25 @@ impl ControlThread {
         }
     }
 
-    /// Takes what the agent says; whether the target must drain.
-    fn hear_agent(&mut self) -> bool {
-        let mut drain = false;
+    /// Takes what the agent says; whether the target must drain, and why.
+    fn hear_agent(&mut self) -> Option<Leave> {
+        let mut drain = None;
         loop {
             match self.link.next_event() {
                 Ok(None) => return drain,
                 Ok(Some(AgentEvent::Draining(reason))) => {
                     tracing::warn!(?reason, "the agent stops: draining");
-                    drain = true;
+                    drain = Some(Leave::Told);
                 }
                 Ok(Some(_)) => {
                     tracing::error!("the agent is gone: draining");
                     self.unwatch_agent();
-                    return true;
+                    return drain.or(Some(Leave::Lost));
                 }
                 Err(error) => {
                     tracing::error!(%error, "the agent cannot be understood: draining");
                     self.unwatch_agent();
-                    return true;
+                    return drain.or(Some(Leave::Lost));
                 }
             }
         }

@@ -1,7 +1,8 @@
 //! Bounds of this crate, each with its reason.
 
-/// Work requests posted and not yet reported: four times what a KBTP session has in flight at most.
-pub const MAX_SEND_QUEUE: u16 = 4096;
+/// Work requests posted and not yet reported: four times what a KBTP session has in flight at most, 1024 requests, and
+/// some for what is no request.
+pub const MAX_SEND_QUEUE: u16 = 4 * 1024 + 64;
 
 /// Receive slots of a stream: twice the Request Credits a KBTP target grants at most.
 pub const MAX_RECEIVE_SLOTS: u16 = 4096;

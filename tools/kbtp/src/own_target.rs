@@ -1,7 +1,7 @@
 //! A target that a command starts for itself, in its own process, on a loopback port of its own.
 
 use crate::failure::{Failure, chain};
-use kbtp_target::{Lease, StartError, Target, TargetConfig};
+use kbtp_target::{JoinError, Lease, StartError, Target, TargetConfig};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -67,9 +67,15 @@ impl OwnTarget {
 /// [`Failure`] if it does not end well.
 pub(crate) fn ended(target: Target) -> Result<(), Failure> {
     target.join().map_err(|e| {
+        let remedy = match e {
+            JoinError::AgentGone => {
+                "see the agent's log for why, and start it again before this target"
+            }
+            _ => "see what it said before this",
+        };
         Failure::operation(
             format_args!("the target did not end well: {}", chain(&e)),
-            "see what it said before this",
+            remedy,
         )
     })
 }

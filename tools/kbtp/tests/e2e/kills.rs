@@ -303,8 +303,8 @@ fn a_target_whose_agent_is_killed_says_so_to_its_initiators_and_ends() {
     );
     let address = target.address;
     let (status, log) = target.process.ended();
-    assert!(status.success(), "{status}: {log}");
-    assert!(log.contains("agent"), "it says why: {log:?}");
+    assert_eq!(status.code(), Some(1), "what was stored is lost: {log}");
+    assert!(log.contains("the agent was gone"), "it says why: {log:?}");
 
     // The next agent is another incarnation: nothing is there, and the initiators are told.
     let agent = self::agent(&scratch);
