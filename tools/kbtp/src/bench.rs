@@ -1,6 +1,6 @@
 //! `kbtp bench`: one operation, measured for a short while.
 
-use crate::cli::{BenchArgs, BenchOp};
+use crate::cli::{BenchArgs, BenchOp, TenantArgs};
 use crate::driver;
 use crate::failure::Failure;
 use crate::lane::{self, Lane, Plan};
@@ -74,6 +74,12 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<(), Failure> {
                 "take 1 to 4GiB - 1",
             )
         })?;
+    if args.duration.is_zero() {
+        return Err(Failure::usage(
+            "--duration of 0",
+            "take long enough to measure, such as 2s",
+        ));
+    }
     let blocks = blocks_for(size, args.depth);
     let own = match args.target {
         Some(_) => None,
@@ -89,7 +95,11 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<(), Failure> {
             (None, Some(addr)) => addr,
             (None, None) => return Err(Failure::usage("no target", "name one with --target")),
         },
-        who: args.who.clone(),
+        // A target of our own knows no tenants, whatever the environment names.
+        who: match own {
+            Some(_) => TenantArgs::default(),
+            None => args.who.clone(),
+        },
         op: args.op,
         size,
         depth: args.depth,

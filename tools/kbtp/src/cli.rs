@@ -1,9 +1,16 @@
 //! The command line: every command and flag, in the words the help prints.
 
+use crate::map::Id;
 use crate::units::{parse_duration, parse_lease};
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::builder::BoolishValueParser;
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{
+    ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+};
 use clap_complete::Shell;
 use kbtp_target::{Lease, parse_size};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,6 +36,36 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Flags that contradict each other: command, flag, flag.
+const CONTRADICTIONS: [(&str, &str, &str); 2] = [
+    ("serve", "standalone", "agent"),
+    ("stat", "target", "admin"),
+];
+
+/// Reads the command line `args`, the name of the program first.
+///
+/// # Errors
+/// What is wrong with it, and help and version, as clap has them.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    let matches = command.try_get_matches_from_mut(args)?;
+    for (name, one, other) in CONTRADICTIONS {
+        // Only if both are flags: a flag wins over what the environment says of the other.
+        let contradict = matches.subcommand_matches(name).is_some_and(|m| {
+            [one, other]
+                .iter()
+                .all(|f| m.value_source(f) == Some(ValueSource::CommandLine))
+        });
+        if contradict {
+            return Err(command.error(
+                ErrorKind::ArgumentConflict,
+                format!("--{one} cannot be used with --{other}"),
+            ));
+        }
+    }
+    Cli::from_arg_matches(&matches)
 }
 
 /// What to do.
@@ -88,6 +125,24 @@ pub enum MaybeAddr {
     Off,
 }
 
+/// An ID as a map has it, or without its hyphens, as the status has it.
+fn parse_id(text: &str) -> Result<Id, String> {
+    let mut hyphened = text.to_owned();
+    if text.len() == 32 && text.is_ascii() {
+        for at in [20, 16, 12, 8] {
+            hyphened.insert(at, '-');
+        }
+    }
+    hyphened.parse()
+}
+
+fn parse_addr(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "not an IP address with a port: write 127.0.0.1:7471 or [::1]:7471 (names are not looked up)"
+            .to_owned()
+    })
+}
+
 fn parse_maybe_addr(text: &str) -> Result<MaybeAddr, String> {
     if text.eq_ignore_ascii_case("off") {
         return Ok(MaybeAddr::Off);
@@ -109,14 +164,14 @@ pub struct ServeArgs {
     pub config: Option<PathBuf>,
 
     /// Address to listen on, repeatable; port 0 takes a free one [default: 127.0.0.1:7471]
-    #[arg(long, env = "KBTP_LISTEN", value_name = "ADDR", value_delimiter = ',')]
+    #[arg(long, env = "KBTP_LISTEN", value_name = "ADDR", value_delimiter = ',', value_parser = parse_addr)]
     pub listen: Vec<SocketAddr>,
 
-    /// Octets of a block [default: 64KiB]
+    /// Octets of a block; of a pool that an agent holds, the agent says [default: 64KiB]
     #[arg(long, env = "KBTP_BLOCK_SIZE", value_name = "SIZE", value_parser = parse_size)]
     pub block_size: Option<u64>,
 
-    /// Blocks of the pool [default: 1024]
+    /// Blocks of the pool; of one that an agent holds, the agent says [default: 1024]
     #[arg(long, env = "KBTP_BLOCKS", value_name = "N")]
     pub blocks: Option<u64>,
 
@@ -141,7 +196,7 @@ pub struct ServeArgs {
     pub direct: Option<Switch>,
 
     /// Own the pool in this process, without an agent (the default)
-    #[arg(long, conflicts_with = "agent")]
+    #[arg(long)]
     pub standalone: bool,
 
     /// Take the pool from the agent at this Unix socket
@@ -161,7 +216,7 @@ pub struct ServeArgs {
     pub tenant_file: Option<PathBuf>,
 
     /// Listen on addresses other than loopback although nobody is authenticated
-    #[arg(long, env = "KBTP_ALLOW_UNAUTHENTICATED")]
+    #[arg(long, env = "KBTP_ALLOW_UNAUTHENTICATED", value_parser = BoolishValueParser::new())]
     pub allow_unauthenticated: bool,
 
     /// Stop when standard input ends, for a process that starts this one
@@ -197,6 +252,7 @@ pub struct TargetArgs {
         long,
         env = "KBTP_TARGET",
         value_name = "ADDR",
+        value_parser = parse_addr,
         default_value = "127.0.0.1:7471"
     )]
     pub target: SocketAddr,
@@ -267,7 +323,7 @@ pub struct GetArgs {
     pub owner: bool,
 
     /// Target to use instead of the one the map names
-    #[arg(long, env = "KBTP_TARGET", value_name = "ADDR")]
+    #[arg(long, env = "KBTP_TARGET", value_name = "ADDR", value_parser = parse_addr)]
     pub target: Option<SocketAddr>,
 
     /// Who we are.
@@ -277,17 +333,27 @@ pub struct GetArgs {
 
 /// Flags of `free`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+A put that is killed leaves blocks and no map. kbtp stat shows whose they are; --initiator frees them.")]
 pub struct FreeArgs {
     /// The map, or a file whose map is FILE.kbtp.json
-    #[arg(value_name = "MAP|FILE")]
-    pub map: PathBuf,
+    #[arg(
+        value_name = "MAP|FILE",
+        required_unless_present = "initiator",
+        conflicts_with = "initiator"
+    )]
+    pub map: Option<PathBuf>,
+
+    /// Free all blocks of this Initiator ID, without a map; ends the session it may have
+    #[arg(long, value_name = "ID", requires = "target", value_parser = parse_id)]
+    pub(crate) initiator: Option<Id>,
 
     /// Leave the map in place
     #[arg(long)]
     pub keep_map: bool,
 
     /// Target to use instead of the one the map names
-    #[arg(long, env = "KBTP_TARGET", value_name = "ADDR")]
+    #[arg(long, env = "KBTP_TARGET", value_name = "ADDR", value_parser = parse_addr)]
     pub target: Option<SocketAddr>,
 
     /// Who we are.
@@ -303,13 +369,13 @@ pub struct StatArgs {
         long,
         env = "KBTP_ADMIN",
         value_name = "ADDR",
-        default_value = "127.0.0.1:7480",
-        conflicts_with = "target"
+        value_parser = parse_maybe_addr,
+        default_value = "127.0.0.1:7480"
     )]
-    pub admin: SocketAddr,
+    pub admin: MaybeAddr,
 
     /// Ask over a session with the target at this address: what it grants, not what it holds
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = parse_addr)]
     pub target: Option<SocketAddr>,
 
     /// Who we are.
@@ -342,7 +408,7 @@ pub struct ReplayArgs {
     pub trace: PathBuf,
 
     /// Replay against this target; without it, one is started in this process, on a loopback port of its own
-    #[arg(long, env = "KBTP_TARGET", value_name = "ADDR")]
+    #[arg(long, env = "KBTP_TARGET", value_name = "ADDR", value_parser = parse_addr)]
     pub target: Option<SocketAddr>,
 
     /// Who we are.
@@ -433,7 +499,7 @@ pub struct BenchArgs {
     pub duration: Duration,
 
     /// Measure this target; without it, one is started in this process, on a loopback port of its own
-    #[arg(long, env = "KBTP_TARGET", value_name = "ADDR")]
+    #[arg(long, env = "KBTP_TARGET", value_name = "ADDR", value_parser = parse_addr)]
     pub target: Option<SocketAddr>,
 
     /// Who we are.
@@ -452,7 +518,6 @@ pub struct DoctorArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_definition_is_sound() {
@@ -461,7 +526,7 @@ mod tests {
 
     fn serve(args: &[&str]) -> Result<Box<ServeArgs>, clap::Error> {
         let all = ["kbtp", "serve"].iter().chain(args);
-        match Cli::try_parse_from(all)?.command {
+        match parse(all.map(OsString::from))?.command {
             Command::Serve(s) => Ok(s),
             other => panic!("{other:?}"),
         }
@@ -505,7 +570,9 @@ mod tests {
             let error = serve(&args).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{args:?}");
         }
-        assert!(serve(&["--standalone", "--agent", "/s"]).is_err());
+        let both = serve(&["--standalone", "--agent", "/s"]).unwrap_err();
+        assert_eq!(both.exit_code(), 2);
+        assert!(serve(&["--standalone"]).unwrap().standalone);
     }
 
     #[test]

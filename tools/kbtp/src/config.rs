@@ -2,6 +2,7 @@
 
 use crate::cli::{MaybeAddr, ServeArgs, Switch};
 use crate::failure::Failure;
+use crate::files;
 use crate::own_target::wrong_config;
 use kbtp_target::{DirectConfig, TargetConfig, TenantConfig};
 use serde::Deserialize;
@@ -71,14 +72,14 @@ fn lay_over(config: &mut TargetConfig, args: &ServeArgs) {
 }
 
 fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
-    let text = std::fs::read_to_string(path)
+    let text = files::read_text(path, files::SETTINGS_MAX)
         .map_err(|e| Failure::file("read the configuration", path, &e))?;
     toml::from_str(&text).map_err(|e| {
         let before = e.span().and_then(|s| text.get(..s.start)).unwrap_or("");
         let line = before.matches('\n').count() + 1;
         Failure::usage(
             format_args!("{}:{line}: {}", path.display(), e.message()),
-            "correct that line; kbtp serve --help names the keys",
+            "correct that line; docs/target.toml has every key, kbtp serve --help the form of the values",
         )
     })
 }

@@ -8,6 +8,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 use std::time::Instant;
 
@@ -82,6 +84,13 @@ pub fn random_id() -> Result<[u8; 16], Failure> {
     Ok(id)
 }
 
+fn stop_set() -> SigSet {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTERM);
+    set.add(Signal::SIGINT);
+    set
+}
+
 /// SIGTERM and SIGINT as something to wait for.
 #[derive(Debug)]
 pub struct StopSignals {
@@ -95,15 +104,19 @@ impl StopSignals {
     /// # Errors
     /// [`Failure`] if the system refuses.
     pub fn take() -> Result<Self, Failure> {
-        let mut set = SigSet::empty();
-        set.add(Signal::SIGTERM);
-        set.add(Signal::SIGINT);
+        let set = stop_set();
         set.thread_block()
             .and_then(|()| SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC))
             .map(|fd| Self { fd })
             .map_err(|e| {
                 Failure::operation(format_args!("cannot take signals: {e}"), "report this")
             })
+    }
+
+    /// Gives the calling thread the default action back.
+    fn release(self) -> nix::Result<()> {
+        drop(self.fd);
+        stop_set().thread_unblock()
     }
 
     /// Waits for one of them, or, if so wanted, for the end of standard input. Says which.
@@ -144,6 +157,56 @@ impl StopSignals {
                 return Ok("the end of standard input");
             }
         }
+    }
+}
+
+/// SIGTERM and SIGINT as a question that work asks between its steps, so that it can put things back before it ends.
+#[derive(Clone, Debug)]
+pub struct Interrupt {
+    asked: Arc<AtomicBool>,
+}
+
+impl Interrupt {
+    /// Takes the signals. The second one ends the process at once, for work that does not come to its next step. Call
+    /// it before any other thread is started.
+    ///
+    /// # Errors
+    /// [`Failure`] if the system refuses.
+    pub fn take() -> Result<Self, Failure> {
+        let signals = StopSignals::take()?;
+        let asked = Arc::new(AtomicBool::new(false));
+        let tell = Arc::clone(&asked);
+        start("signals", move || {
+            if signals.wait(false).is_err() {
+                return;
+            }
+            tell.store(true, Ordering::Relaxed);
+            // From here on this thread alone takes them as if nobody had asked for them.
+            if signals.release().is_ok() {
+                loop {
+                    nix::unistd::pause();
+                }
+            }
+        })?;
+        Ok(Self { asked })
+    }
+
+    /// Whether a signal came.
+    #[must_use]
+    pub fn came(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// # Errors
+    /// [`Failure`] if a signal came.
+    pub fn check(&self, doing: impl std::fmt::Display) -> Result<(), Failure> {
+        if !self.came() {
+            return Ok(());
+        }
+        Err(Failure::operation(
+            format_args!("interrupted {doing}"),
+            "run the command again",
+        ))
     }
 }
 

@@ -44,6 +44,7 @@ impl Failure {
             io::ErrorKind::NotFound => "check the path",
             io::ErrorKind::PermissionDenied => "check who owns it and its permissions",
             io::ErrorKind::AlreadyExists => "remove it first or name another",
+            io::ErrorKind::IsADirectory | io::ErrorKind::FileTooLarge => "name another file",
             io::ErrorKind::StorageFull => "make room on that file system",
             _ => "see the reason before this",
         };
@@ -63,6 +64,17 @@ impl Failure {
             format_args!("cannot write to standard output: {error}"),
             "check where it goes",
         )
+    }
+
+    /// The same failure, and something that comes of it.
+    #[must_use]
+    pub fn and(self, more: impl fmt::Display) -> Self {
+        let remedy = if self.remedy.is_empty() {
+            more.to_string()
+        } else {
+            format!("{}; {more}", self.remedy)
+        };
+        Self::new(self.kind, &self.what, &remedy)
     }
 
     fn new(kind: Kind, what: &dyn fmt::Display, remedy: &dyn fmt::Display) -> Self {

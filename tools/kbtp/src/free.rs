@@ -3,13 +3,15 @@
 use crate::cli::FreeArgs;
 use crate::failure::Failure;
 use crate::get::{as_owner, check_instance};
-use crate::map::Map;
+use crate::map::{Id, Map};
 use crate::output::{self, Progress};
 use crate::session::{self, Session};
 use crate::units::count;
-use kbtp_initiator::{ClientError, FreeItem, Generation, Handle, Status};
+use kbtp_initiator::{ClientError, FreeItem, Generation, Handle, InitiatorId, LoadItem, Status};
 use serde::Serialize;
 use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
 
 /// Blocks freed with one call.
 const BATCH: usize = 256;
@@ -27,7 +29,42 @@ struct Report {
 /// # Errors
 /// [`Failure`]; the map stays then.
 pub(crate) fn run(args: &FreeArgs, json: bool) -> Result<(), Failure> {
-    let (path, map) = Map::read(&args.map)?;
+    let report = match (&args.map, args.initiator, args.target) {
+        (Some(named), _, _) => free_map(args, named)?,
+        (None, Some(id), Some(target)) => free_initiator(args, id, target)?,
+        (None, ..) => {
+            return Err(Failure::usage(
+                "neither a map nor an initiator",
+                "name the map, or --initiator ID with --target ADDR",
+            ));
+        }
+    };
+    output::report(json, &report, || match report.gone {
+        0 => format!("freed {} blocks\n", count(report.freed)),
+        gone => format!(
+            "freed {} blocks; {} were gone before (freed, or their lease ran out)\n",
+            count(report.freed),
+            count(gone)
+        ),
+    })
+}
+
+/// Frees the blocks of the map `named`, and removes it.
+fn free_map(args: &FreeArgs, named: &Path) -> Result<Report, Failure> {
+    let (path, map) = Map::read(named)?;
+    // To another tenant the blocks look like blocks that are gone.
+    if map.tenant != args.who.tenant {
+        return Err(match &map.tenant {
+            Some(of) => Failure::usage(
+                format_args!("the blocks of {} are those of tenant {of}", path.display()),
+                format_args!("add --tenant {of} --key-file FILE"),
+            ),
+            None => Failure::usage(
+                format_args!("the blocks of {} are no tenant's", path.display()),
+                "leave out --tenant",
+            ),
+        });
+    }
     let target = args.target.unwrap_or(map.target);
     let options = as_owner(session::options(target, &args.who)?, &map);
     let mut session = session::open(options)?;
@@ -41,19 +78,81 @@ pub(crate) fn run(args: &FreeArgs, json: bool) -> Result<(), Failure> {
     if !args.keep_map {
         fs::remove_file(&path).map_err(|e| Failure::file("remove the map", &path, &e))?;
     }
-    output::report(json, &report, || match report.gone {
-        0 => format!("freed {} blocks\n", count(report.freed)),
-        gone => format!(
-            "freed {} blocks; {} were gone before (freed, or their lease ran out)\n",
-            count(report.freed),
-            count(gone)
+    Ok(report)
+}
+
+/// Frees whatever the initiator `id` has bound.
+fn free_initiator(args: &FreeArgs, id: Id, target: SocketAddr) -> Result<Report, Failure> {
+    let options = session::options(target, &args.who)?
+        .initiator_id(InitiatorId(id.0))
+        .quota(1)
+        .handles(1);
+    let mut session = session::open(options)?;
+    let (base, handles) = session.handles();
+    session.set_bound(u32::try_from(handles).unwrap_or(u32::MAX));
+    let mut report = Report::default();
+    let mut progress = Progress::new(handles, "freeing");
+    let step = u64::try_from(BATCH).unwrap_or(1);
+    for first in (0..handles).step_by(BATCH) {
+        let numbers = first..first.saturating_add(step).min(handles);
+        let mut items: Vec<FreeItem> = numbers
+            .map(|n| FreeItem::new(Handle(base.0.saturating_add(n))))
+            .collect();
+        session
+            .free_many(&mut items)
+            .map_err(|e| session::failed("cannot free", &e))?;
+        for item in &items {
+            match &item.result {
+                Some(Ok(_)) => report.freed += 1,
+                // Most of a range is not bound.
+                Some(Err(e)) if e.is_missing() => {}
+                Some(Err(e)) => return Err(session::failed("cannot free", e)),
+                None => return Err(not_begun(item)),
+            }
+        }
+        progress.at(first);
+    }
+    progress.finish();
+    session
+        .close()
+        .map_err(|e| session::failed("cannot end the session", &e))?;
+    Ok(report)
+}
+
+fn not_begun(item: &FreeItem) -> Failure {
+    Failure::operation(
+        format_args!("the free of handle {} was not begun", item.handle),
+        "run the command again",
+    )
+}
+
+/// That the first block which may not be freed is not bound by somebody else than the map says: then nothing is gone.
+fn check_gone(session: &mut Session, map: &Map, item: &FreeItem) -> Result<(), Failure> {
+    let buffers = session::buffers(session, map.block_size)?;
+    let Some(mut buffer) = buffers.into_iter().next() else {
+        return Ok(());
+    };
+    let mut load = LoadItem::new(item.handle, &mut buffer);
+    load.options.generation = item.options.generation;
+    session
+        .load_many(std::slice::from_mut(&mut load))
+        .map_err(|e| session::failed("cannot load", &e))?;
+    if !matches!(load.result, Some(Ok(_))) {
+        return Ok(());
+    }
+    Err(Failure::operation(
+        format_args!(
+            "handle {} is bound, and initiator {} of the map may not free it",
+            item.handle, map.initiator_id
         ),
-    })
+        "restore the map that put wrote, or see in kbtp stat whose it is, and use --initiator",
+    ))
 }
 
 fn free_blocks(session: &mut Session, map: &Map) -> Result<Report, Failure> {
     let mut report = Report::default();
     let mut progress = Progress::new(map.block_count(), "freeing");
+    let mut refused = false;
     let mut items: Vec<FreeItem> = map
         .files
         .iter()
@@ -71,14 +170,15 @@ fn free_blocks(session: &mut Session, map: &Map) -> Result<Report, Failure> {
         for item in batch {
             match &item.result {
                 Some(Ok(_)) => report.freed += 1,
-                Some(Err(e)) if is_gone(e) => report.gone += 1,
-                Some(Err(e)) => return Err(session::failed("cannot free", e)),
-                None => {
-                    return Err(Failure::operation(
-                        format_args!("the free of handle {} was not begun", item.handle),
-                        "run the command again",
-                    ));
+                Some(Err(e)) if is_gone(e) => {
+                    if !e.is_missing() && !refused {
+                        refused = true;
+                        check_gone(session, map, item)?;
+                    }
+                    report.gone += 1;
                 }
+                Some(Err(e)) => return Err(session::failed("cannot free", e)),
+                None => return Err(not_begun(item)),
             }
         }
         progress.at(report.freed + report.gone);

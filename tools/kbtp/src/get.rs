@@ -1,7 +1,7 @@
 //! `kbtp get`: loads files back by their map.
 
 use crate::cli::GetArgs;
-use crate::driver;
+use crate::driver::{self, Interrupt};
 use crate::failure::Failure;
 use crate::map::{Id, Map, MapBlock, MapFile};
 use crate::output::{self, Progress};
@@ -15,6 +15,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What was loaded.
 #[derive(Debug, Serialize)]
@@ -30,6 +31,8 @@ struct Report {
 /// # Errors
 /// [`Failure`]; a file that could not be loaded whole and right does not take its name.
 pub(crate) fn run(args: &GetArgs, json: bool) -> Result<(), Failure> {
+    // Before any thread: they inherit the blocked signals.
+    let interrupt = Interrupt::take()?;
     let (map_path, map) = Map::read(&args.map)?;
     let files = chosen(&map, &args.file, &map_path)?;
     let to_stdout = args.output == Path::new("-");
@@ -46,23 +49,22 @@ pub(crate) fn run(args: &GetArgs, json: bool) -> Result<(), Failure> {
     };
     let mut session = session::open(options)?;
     check_instance(&session, &map, target)?;
+    let explain = |failure| explain_tenant(failure, &map, args);
 
     let began = driver::now();
-    let mut reader = Reader::new(&mut session, map.block_size)?;
+    let mut reader = Reader::new(&mut session, map.block_size, interrupt)?;
     let total: u64 = files.iter().map(|f| f.length).sum();
     let mut progress = Progress::new(total, "loading");
     let mut written = Vec::with_capacity(files.len());
     for file in &files {
         if to_stdout {
             let out = BufWriter::new(io::stdout().lock());
-            reader.load(file, out, &mut progress, &|e| Failure::output(e))?;
+            reader
+                .load(file, out, &mut progress, &|e| Failure::output(e))
+                .map_err(explain)?;
         } else {
-            written.push(load_to_file(
-                &mut reader,
-                file,
-                &args.output,
-                &mut progress,
-            )?);
+            let path = load_to_file(&mut reader, file, &args.output, &mut progress);
+            written.push(path.map_err(explain)?);
         }
     }
     progress.finish();
@@ -80,20 +82,28 @@ pub(crate) fn run(args: &GetArgs, json: bool) -> Result<(), Failure> {
         elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
         files: written,
     };
-    output::report(json, &report, || {
-        let names: Vec<String> = report
-            .files
-            .iter()
-            .map(|p| p.display().to_string())
-            .collect();
-        format!(
-            "{}\nloaded {} in {} blocks ({})\n",
-            names.join("\n"),
-            octets(total),
-            count(report.blocks),
-            rate(total, elapsed)
-        )
-    })
+    output::report(json, &report, || text(&report))
+}
+
+fn text(report: &Report) -> String {
+    let names = report.files.iter().map(|p| format!("{}\n", p.display()));
+    format!(
+        "{}loaded {} in {} blocks ({})\n",
+        names.collect::<String>(),
+        octets(report.octets),
+        count(report.blocks),
+        rate(report.octets, Duration::from_nanos(report.elapsed_ns))
+    )
+}
+
+/// To another tenant than the owner, blocks that are there look like blocks that are gone.
+fn explain_tenant(failure: Failure, map: &Map, args: &GetArgs) -> Failure {
+    match &map.tenant {
+        Some(of) if map.tenant != args.who.tenant => failure.and(format_args!(
+            "the map is of tenant {of}, whose blocks others may load only if both are shared"
+        )),
+        _ => failure,
+    }
 }
 
 /// Opens the session as the owner of the map's blocks.
@@ -111,9 +121,19 @@ pub(crate) fn check_instance(
     map: &Map,
     target: SocketAddr,
 ) -> Result<(), Failure> {
-    let now = Id(session.terms().grant.instance.0);
-    if now == map.instance_id {
+    let grant = session.terms().grant;
+    let now = Id(grant.instance.0);
+    if now == map.instance_id && grant.block_size.0 == map.block_size {
         return Ok(());
+    }
+    if now == map.instance_id {
+        return Err(Failure::operation(
+            format_args!(
+                "blocks of {target} have {} octets, those of the map {}",
+                grant.block_size, map.block_size
+            ),
+            "restore the map that put wrote",
+        ));
     }
     Err(Failure::operation(
         format_args!(
@@ -188,10 +208,15 @@ struct Reader<'s> {
     block: Vec<u8>,
     octets: u64,
     blocks: u64,
+    interrupt: Interrupt,
 }
 
 impl<'s> Reader<'s> {
-    fn new(session: &'s mut Session, block_size: u32) -> Result<Self, Failure> {
+    fn new(
+        session: &'s mut Session,
+        block_size: u32,
+        interrupt: Interrupt,
+    ) -> Result<Self, Failure> {
         let buffers = session::buffers(session, block_size)?;
         Ok(Self {
             session,
@@ -199,6 +224,7 @@ impl<'s> Reader<'s> {
             block: vec![0; usize::try_from(block_size).unwrap_or(0)],
             octets: 0,
             blocks: 0,
+            interrupt,
         })
     }
 
@@ -212,6 +238,8 @@ impl<'s> Reader<'s> {
     ) -> Result<(), Failure> {
         let mut digest = Sha256::new();
         for batch in file.blocks.chunks(self.buffers.len().max(1)) {
+            self.interrupt
+                .check(format_args!("while loading {}", file.name))?;
             self.load_batch(file, batch)?;
             for (block, buffer) in batch.iter().zip(&self.buffers) {
                 let len = usize::try_from(block.length).unwrap_or(0);

@@ -14,6 +14,7 @@ mod demo;
 mod doctor;
 pub mod driver;
 pub mod failure;
+mod files;
 mod free;
 mod generate;
 mod get;
@@ -33,7 +34,6 @@ pub mod units;
 
 pub use failure::Failure;
 
-use clap::Parser as _;
 use cli::{Cli, Command, TraceCommand};
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -44,7 +44,7 @@ use tracing_subscriber::EnvFilter;
 /// usage.
 #[must_use]
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match cli::parse(args) {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version go to standard output, the rest to standard error; a closed one is no failure.

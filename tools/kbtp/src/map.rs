@@ -1,9 +1,11 @@
 //! The map of stored files: what `put` writes and `get` and `free` read.
 
 use crate::failure::Failure;
+use crate::files;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -123,13 +125,24 @@ impl Map {
     /// [`Failure`] if there is none, or it is not a map, or its numbers contradict each other.
     pub(crate) fn read(named: &Path) -> Result<(PathBuf, Self), Failure> {
         let path = locate(named);
-        let reading = |e| Failure::file("read the map", &path, &e);
-        let length = fs::metadata(&path).map_err(reading)?.len();
-        if length > MAP_MAX {
-            return Err(no_map(&path, "longer than 256MiB"));
-        }
-        let text = fs::read(&path).map_err(reading)?;
-        let map: Self = serde_json::from_slice(&text).map_err(|e| no_map(&path, &e.to_string()))?;
+        let text = files::read(&path, MAP_MAX).map_err(|e| match e.kind() {
+            io::ErrorKind::FileTooLarge => no_map(&path, &e.to_string()),
+            _ => Failure::file("read the map", &path, &e),
+        })?;
+        let map: Self = serde_json::from_slice(&text).map_err(|e| {
+            if is_map_name(&path) {
+                return no_map(&path, &e.to_string());
+            }
+            // More likely the name of a stored file than of a map with another name.
+            Failure::operation(
+                format_args!(
+                    "there is no map {}, and {} is none",
+                    beside(&path).display(),
+                    path.display()
+                ),
+                "name a map that kbtp put wrote, or the file beside it",
+            )
+        })?;
         map.check().map_err(|e| no_map(&path, &e))?;
         Ok((path, map))
     }
@@ -142,7 +155,11 @@ impl Map {
                 self.format
             ));
         }
+        let mut names = BTreeSet::new();
         for file in &self.files {
+            if !names.insert(&file.name) {
+                return Err(format!("two files are called {:?}", file.name));
+            }
             let sum: u64 = file.blocks.iter().map(|b| u64::from(b.length)).sum();
             if sum != file.length {
                 return Err(format!(
@@ -205,10 +222,13 @@ pub(crate) fn beside(file: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
+fn is_map_name(path: &Path) -> bool {
+    path.as_os_str().to_string_lossy().ends_with(SUFFIX)
+}
+
 fn locate(named: &Path) -> PathBuf {
-    let is_map = named.as_os_str().to_string_lossy().ends_with(SUFFIX);
     let beside = beside(named);
-    if !is_map && beside.exists() {
+    if !is_map_name(named) && beside.exists() {
         beside
     } else {
         named.to_owned()
@@ -301,6 +321,7 @@ mod tests {
             ("its form is 2", |m| m.format = 2),
             ("blocks hold", |m| m.files[0].length = 1),
             ("longer than", |m| m.block_size = 100),
+            ("two files", |m| m.files.push(m.files[0].clone())),
             ("generation 0", |m| m.files[0].blocks[0].generation = 0),
             ("not the name", |m| {
                 m.files[0].name = "../passwd".to_owned();
@@ -319,6 +340,12 @@ mod tests {
 
     #[test]
     fn what_is_no_map_is_named() {
+        let stored = path("stored.bin");
+        fs::write(&stored, "no JSON").unwrap();
+        let said = Map::read(&stored).unwrap_err().to_string();
+        assert!(said.contains("stored.bin.kbtp.json, and "), "{said}");
+        let endless = Map::read(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(endless.contains("longer than 256.00 MiB"), "{endless}");
         let at = path("no.kbtp.json");
         fs::write(&at, "[]").unwrap();
         let said = Map::read(&at).unwrap_err().to_string();

@@ -1,13 +1,15 @@
 //! `kbtp put`: files become runs of blocks, and a map says where they are.
 
 use crate::cli::PutArgs;
-use crate::driver;
+use crate::driver::{self, Interrupt};
 use crate::failure::Failure;
 use crate::map::{self, Id, Map, MapBlock, MapFile};
 use crate::output::{self, Progress};
 use crate::session::{self, Session};
 use crate::units::{count, lease_words, octets, rate};
-use kbtp_initiator::{Buffer, FreeItem, Generation, Handle, InitiatorId, Options, StoreItem};
+use kbtp_initiator::{
+    Buffer, ClientError, FreeItem, Generation, Handle, InitiatorId, Options, StoreItem,
+};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
@@ -42,6 +44,8 @@ struct Source<'a> {
 /// # Errors
 /// [`Failure`]; blocks stored before it are freed again.
 pub(crate) fn run(args: &PutArgs, json: bool) -> Result<(), Failure> {
+    // Before any thread: they inherit the blocked signals.
+    let interrupt = Interrupt::take()?;
     let sources = sources(&args.files)?;
     let map_path = map_path(args)?;
     let options = session::options(args.at.target, &args.at.who)?;
@@ -64,7 +68,7 @@ pub(crate) fn run(args: &PutArgs, json: bool) -> Result<(), Failure> {
         ));
     }
     let began = driver::now();
-    let mut writer = Writer::new(&mut session)?;
+    let mut writer = Writer::new(&mut session, interrupt)?;
     let stored = writer.store_all(&sources).and_then(|files| {
         let map = Map {
             format: Map::FORMAT,
@@ -81,8 +85,15 @@ pub(crate) fn run(args: &PutArgs, json: bool) -> Result<(), Failure> {
     let map = match stored {
         Ok(map) => map,
         Err(failure) => {
-            writer.free_all();
-            return Err(failure);
+            return Err(match writer.free_all() {
+                Ok(()) => failure,
+                Err(left) => failure.and(format_args!(
+                    "what was stored before could not be freed ({left}) and stays until its lease ends; to free it: \
+                     kbtp free --initiator {} --target {}",
+                    Id(id),
+                    args.at.target
+                )),
+            });
         }
     };
     let elapsed = began.elapsed();
@@ -141,10 +152,21 @@ fn sources(paths: &[PathBuf]) -> Result<Vec<Source<'_>>, Failure> {
             .metadata()
             .map_err(|e| Failure::file("read", path, &e))?;
         let name = path.file_name().and_then(|n| n.to_str());
-        let (true, Some(name)) = (data.is_file(), name) else {
+        if !data.is_file() {
+            let kind = if data.is_dir() {
+                "a directory"
+            } else {
+                "not a regular file"
+            };
             return Err(Failure::usage(
-                format_args!("{} is not a file with a UTF-8 name", path.display()),
+                format_args!("{} is {kind}", path.display()),
                 "name regular files",
+            ));
+        }
+        let Some(name) = name else {
+            return Err(Failure::usage(
+                format_args!("{} has a name that is not UTF-8", path.display()),
+                "rename it",
             ));
         };
         if !names.insert(name) {
@@ -175,10 +197,10 @@ fn map_path(args: &PutArgs) -> Result<PathBuf, Failure> {
         }
     };
     if path.exists() {
-        return Err(Failure::file(
-            "write the map",
-            &path,
-            &io::Error::from(io::ErrorKind::AlreadyExists),
+        // Without their map, blocks that it lists could be freed by nobody: never advise to remove it.
+        return Err(Failure::operation(
+            format_args!("the map {} exists", path.display()),
+            "free what it lists with kbtp free, or name another with --map",
         ));
     }
     Ok(path)
@@ -202,16 +224,18 @@ struct Writer<'s> {
     buffers: Vec<Buffer>,
     next: u64,
     stored: Vec<(Handle, Generation)>,
+    interrupt: Interrupt,
 }
 
 impl<'s> Writer<'s> {
-    fn new(session: &'s mut Session) -> Result<Self, Failure> {
+    fn new(session: &'s mut Session, interrupt: Interrupt) -> Result<Self, Failure> {
         let buffers = session::buffers(session, session.block_size())?;
         Ok(Self {
             session,
             buffers,
             next: 0,
             stored: Vec::new(),
+            interrupt,
         })
     }
 
@@ -254,6 +278,8 @@ impl<'s> Writer<'s> {
                 length += u64::try_from(got).unwrap_or(0);
                 filled += 1;
             }
+            self.interrupt
+                .check(format_args!("while storing {}", source.path.display()))?;
             if filled == 0 {
                 break;
             }
@@ -319,7 +345,7 @@ impl<'s> Writer<'s> {
     }
 
     /// Frees what was stored, as far as the session still can: the lease takes the rest.
-    fn free_all(&mut self) {
+    fn free_all(&mut self) -> Result<(), ClientError> {
         let mut items: Vec<FreeItem> = self
             .stored
             .drain(..)
@@ -329,9 +355,11 @@ impl<'s> Writer<'s> {
                 item
             })
             .collect();
-        if let Err(e) = self.session.free_many(&mut items) {
-            tracing::warn!("blocks stored before the failure stay until their lease ends: {e}");
-        }
+        self.session.free_many(&mut items)?;
+        items
+            .into_iter()
+            .find_map(|item| item.result?.err())
+            .map_or(Ok(()), Err)
     }
 }
 

@@ -60,6 +60,9 @@ pub(crate) struct Report {
 /// # Errors
 /// [`Failure`] if the trace cannot be read, an operation fails, or a block does not hold what was stored.
 pub(crate) fn run(args: &ReplayArgs, json: bool) -> Result<(), Failure> {
+    if args.pool.blocks == Some(0) {
+        return Err(Failure::usage("--blocks of 0", "take 1 at least"));
+    }
     // The trace first: a wrong name is found before a pool is made.
     let mut trace = TraceReader::open(&args.trace)?;
     let length = args.trace.metadata().map_or(0, |m| m.len());

@@ -46,6 +46,14 @@ pub(crate) fn run(args: &ServeArgs, json: bool) -> Result<(), Failure> {
         }
     })?;
     let status = target.status();
+    for (flag, asked, has) in [
+        ("--block-size", args.block_size, status.pool.block_size),
+        ("--blocks", args.blocks, status.pool.blocks),
+    ] {
+        if let Some(asked) = asked.filter(|asked| *asked != has) {
+            tracing::warn!("{flag} {asked} has no effect: the agent's pool has {has}");
+        }
+    }
     let ready = ready(&target, &status);
     output::report_line(json, &ready, || text(&ready, &status))?;
     ended(target)

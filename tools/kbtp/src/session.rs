@@ -2,8 +2,10 @@
 
 use crate::cli::TenantArgs;
 use crate::failure::{Failure, chain};
+use crate::files;
 use kbtp_initiator::{Buffer, Client, ClientError, Options, SessionError, Status, Tcp};
 use kbtp_target::TenantKey;
+use kbtp_target::limits::{TENANT_KEY_MAX, TENANT_KEY_MIN};
 use serde::Deserialize as _;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use std::net::SocketAddr;
@@ -18,8 +20,8 @@ pub(crate) fn options(target: SocketAddr, who: &TenantArgs) -> Result<Options, F
     let (Some(tenant), Some(path)) = (&who.tenant, &who.key_file) else {
         return Ok(options);
     };
-    let text =
-        std::fs::read_to_string(path).map_err(|e| Failure::file("read the key", path, &e))?;
+    let text = files::read_text(path, files::SETTINGS_MAX)
+        .map_err(|e| Failure::file("read the key", path, &e))?;
     // The target reads keys in this form too: one reader for both.
     let hex = StrDeserializer::<ValueError>::new(text.trim());
     let key = TenantKey::deserialize(hex).map_err(|e| {
@@ -28,6 +30,17 @@ pub(crate) fn options(target: SocketAddr, who: &TenantArgs) -> Result<Options, F
             "write one there: openssl rand -hex 32",
         )
     })?;
+    // No target takes another length: a tenant's key that is refused says less.
+    if !(TENANT_KEY_MIN..=TENANT_KEY_MAX).contains(&key.as_bytes().len()) {
+        return Err(Failure::operation(
+            format_args!(
+                "{} holds a key of {} octets, and targets take {TENANT_KEY_MIN} to {TENANT_KEY_MAX}",
+                path.display(),
+                key.as_bytes().len()
+            ),
+            "write the tenant's key there: openssl rand -hex 32",
+        ));
+    }
     Ok(options.tenant(tenant, key.as_bytes()))
 }
 
@@ -72,6 +85,9 @@ pub(crate) fn failed(doing: &str, error: &ClientError) -> Failure {
             source: SessionError::KeyMissing,
             ..
         } => "name the tenant and its key: --tenant NAME --key-file FILE",
+        ClientError::Session { .. } if error.status() == Some(Status::NotAuthorized) => {
+            "check --tenant and --key-file"
+        }
         _ => error.status().map_or(REMEDY_OTHER, remedy),
     };
     Failure::operation(format_args!("{doing}: {}", chain(error)), remedy)
@@ -82,7 +98,7 @@ const REMEDY_OTHER: &str = "see the target's log";
 fn remedy(status: Status) -> &'static str {
     match status {
         Status::NotAuthorized => {
-            "check --tenant and --key-file, and that the blocks are this initiator's"
+            "the blocks are another initiator's or another tenant's: check the map, --tenant and --key-file"
         }
         Status::NotValid | Status::GenerationMismatch => {
             "the blocks are gone: freed, or their lease ran out; store them again"

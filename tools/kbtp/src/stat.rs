@@ -1,6 +1,6 @@
 //! `kbtp stat`: what a target holds and does, from its status page; or what it grants, from a session.
 
-use crate::cli::StatArgs;
+use crate::cli::{MaybeAddr, StatArgs};
 use crate::failure::Failure;
 use crate::map::Id;
 use crate::output::{self, Sheet};
@@ -35,7 +35,13 @@ struct Grant {
 /// [`Failure`] if the target does not answer.
 pub(crate) fn run(args: &StatArgs, json: bool) -> Result<(), Failure> {
     let Some(target) = args.target else {
-        let found = status::fetch(args.admin)?;
+        let MaybeAddr::At(admin) = args.admin else {
+            return Err(Failure::usage(
+                "the admin address is off",
+                "name another with --admin ADDR, or ask over a session with --target ADDR",
+            ));
+        };
+        let found = status::fetch(admin)?;
         return output::report(json, &found, || status::text(&found));
     };
     // The least that a session has, but for the direct modes: whether they are granted is part of the answer.

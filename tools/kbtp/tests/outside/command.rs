@@ -161,3 +161,33 @@ fn the_environment_stands_for_flags() {
     assert!(stderr.contains("blocks = 0: "), "{stderr}");
     assert!(KBTP.ends_with("kbtp"));
 }
+
+#[test]
+fn a_flag_wins_over_what_the_environment_says_of_its_opposite() {
+    let args = [
+        "serve",
+        "--standalone",
+        "--admin=off",
+        "--listen=127.0.0.1:0",
+    ];
+    let mut command = kbtp(&args);
+    let (code, _, said) = finish(
+        command
+            .arg("--stop-with-stdin")
+            .env("KBTP_AGENT", "/nowhere/agent.sock")
+            .env("KBTP_ALLOW_UNAUTHENTICATED", "1"),
+    );
+    assert_eq!(code, 0, "{said}");
+    // Nothing listens there; that it is asked is the point.
+    let mut command = kbtp(&["stat", "--target", "127.0.0.1:1"]);
+    let (code, _, said) = finish(command.env("KBTP_ADMIN", "off"));
+    assert!(code == 1 && said.contains("127.0.0.1:1"), "{said}");
+    let (code, _, said) = run(&["stat", "--target=127.0.0.1:1", "--admin=127.0.0.1:2"]);
+    assert!(code == 2 && said.contains("cannot be used with"), "{said}");
+}
+
+#[test]
+fn a_configuration_without_end_is_refused() {
+    let said = fails(1, &["serve", "--config", "/dev/zero"]);
+    assert!(said.contains("longer than"), "{said}");
+}

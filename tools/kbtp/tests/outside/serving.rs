@@ -7,7 +7,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/sample_trace.jsonl");
@@ -254,9 +256,15 @@ fn tenants_need_their_key() {
     let said = fails(1, &put("no"));
     assert!(said.contains("holds no key"), "{said}");
     ok(&put("key"));
-    let mut free = vec!["free".to_owned(), text(&f).to_owned()];
-    free.extend(with("key"));
-    ok(&free);
+    let said = fails(2, &["free", text(&f)]);
+    assert!(said.contains("add --tenant blue"), "{said}");
+    std::fs::write(dir.join("short"), "00").unwrap();
+    let get = |key: &str| [vec!["get".to_owned(), text(&f).to_owned()], with(key)].concat();
+    let said = fails(1, &get("short"));
+    assert!(said.contains("a key of 1 octets"), "{said}");
+    assert_eq!(target.status("/pool/blocks_bound"), 2);
+    ok(&[vec!["free".to_owned(), text(&f).to_owned()], with("key")].concat());
+    assert_eq!(target.status("/pool/blocks_bound"), 0);
     target.stop();
 }
 
@@ -294,6 +302,66 @@ fn flags_win_over_the_environment_which_wins_over_the_file() {
         started(&["--blocks=64"], Some("32")),
         (64.into(), 4096.into())
     );
+}
+
+#[test]
+fn blocks_of_another_owner_than_the_map_says_are_not_gone() {
+    let dir = dir("owner");
+    let f = file(&dir, "x", 5000);
+    let target = serve(&["--block-size=4KiB", "--blocks=16"]);
+    ok(&["put", text(&f), "--target", &target.addr]);
+    let map = dir.join("x.kbtp.json");
+    let right = std::fs::read_to_string(&map).unwrap();
+    let id = serde_json::from_str::<serde_json::Value>(&right).unwrap()["initiator_id"].clone();
+    let id = id.as_str().unwrap();
+    let wrong = right.replace(id, "00112233-4455-6677-8899-aabbccddeeff");
+    std::fs::write(&map, wrong).unwrap();
+    let said = fails(1, &["free", text(&f)]);
+    assert!(said.contains("is bound"), "{said}");
+    assert!(map.exists());
+    assert_eq!(target.status("/pool/blocks_bound"), 2);
+    // As the status has it.
+    let bare = id.replace('-', "");
+    let said = ok(&["free", "--initiator", &bare, "--target", &target.addr]);
+    assert_eq!(said, "freed 2 blocks\n");
+    assert_eq!(target.status("/pool/blocks_bound"), 0);
+    target.stop();
+}
+
+#[test]
+fn an_interrupted_put_leaves_nothing_bound_and_an_interrupted_get_no_file() {
+    let dir = dir("interrupt");
+    let f = file(&dir, "x", 64 << 20);
+    let target = serve(&["--block-size=4KiB", "--blocks=20000", "--lease=forever"]);
+    let interrupted = |args: &[&str], when: &dyn Fn() -> bool| {
+        let mut child = kbtp(args).stderr(Stdio::piped()).spawn().unwrap();
+        until("the work has begun", when);
+        kill(
+            Pid::from_raw(i32::try_from(child.id()).unwrap()),
+            Signal::SIGTERM,
+        )
+        .unwrap();
+        let mut said = String::new();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
+        assert!(said.contains("interrupted while"), "{said}");
+    };
+    let put = ["put", text(&f), "--target", &target.addr];
+    interrupted(&put, &|| target.status("/pool/blocks_bound") > 0);
+    assert_eq!(target.status("/pool/blocks_bound"), 0);
+    assert!(!dir.join("x.kbtp.json").exists());
+    ok(&put);
+    let out = dir.join("out");
+    std::fs::create_dir(&out).unwrap();
+    let files = || std::fs::read_dir(&out).unwrap().count();
+    interrupted(&["get", text(&f), "--output", text(&out)], &|| files() > 0);
+    assert_eq!(files(), 0);
+    target.stop();
 }
 
 #[test]
@@ -418,6 +486,11 @@ fn each_operation_can_be_measured() {
         assert_eq!(report["octets"], operations * 4096);
         assert_eq!(report["latency_ns"]["count"], operations);
     }
+    // As many as one may ask for; and a tenant of the environment means no target of the command's own.
+    let mut most = kbtp(&["bench", "--size=4KiB", "--depth=1024", "--duration=1ms"]);
+    let (code, _, said) = finish(most.envs([("KBTP_TENANT", "x"), ("KBTP_KEY_FILE", "/x")]));
+    assert_eq!(code, 0, "{said}");
+    fails(2, &["bench", "--duration=0s"]);
     let target = serve(&["--block-size=4KiB", "--blocks=16"]);
     let said = fails(1, &["bench", "--size=8KiB", "--target", &target.addr]);
     assert!(said.contains("octets in a block"), "{said}");
