@@ -1,4 +1,5 @@
 //! Garbage: mutations of a valid session's octets, thousands of them, always the same ones.
+//! `KBTP_HOSTILE_TIMES=50` looks longer, at others.
 
 use super::{Dice, atomic_at, read_of, request};
 use kbtp_harness::{
@@ -64,6 +65,14 @@ fn script(who: &Who, grant: &Grant) -> Vec<Vec<u8>> {
     sends.chain(others).map(|segment| segment.ulpdu()).collect()
 }
 
+/// How many times as much is tried: `KBTP_HOSTILE_TIMES`, 1 if it is not set. Another number is another seed.
+fn times() -> u64 {
+    let times = std::env::var("KBTP_HOSTILE_TIMES");
+    times.map_or(1, |times| {
+        times.parse().expect("KBTP_HOSTILE_TIMES is a number")
+    })
+}
+
 /// Octets that break parsers.
 const NUMBERS: [u32; 8] = [0, 1, 0x7f, 0x80, 0xffff, 0x7fff_ffff, 0x8000_0000, u32::MAX];
 
@@ -117,8 +126,8 @@ fn mutations_of_the_messages() {
         let who = Who::new(0xbad).direct().quota(4);
         let grant = grant_of(ground, &who);
         let script = script(&who, &grant);
-        let mut dice = Dice(0x6d75_7461);
-        for _ in 0..1500 {
+        let mut dice = Dice(0x6d75_7461 ^ (times() << 32));
+        for _ in 0..1500 * times() {
             let mut ulpdus = script.clone();
             // Mostly a session that opens well and goes wrong later.
             let first = usize::from(dice.below(8) != 0);
@@ -152,8 +161,8 @@ fn mutations_of_a_live_session() {
     // As above, with STags and handles that are those of the session itself.
     against(&Setup::small(), |ground| {
         let who = Who::new(0xbad).direct().quota(4);
-        let mut dice = Dice(0x6c69_7665);
-        for _ in 0..600 {
+        let mut dice = Dice(0x6c69_7665 ^ (times() << 32));
+        for _ in 0..600 * times() {
             let (mut peer, grant) = Peer::open(ground.address(), &who);
             let mut ulpdus = script(&who, &grant);
             ulpdus.remove(0);
@@ -183,8 +192,8 @@ fn mutations_of_the_octets() {
         for ulpdu in script(&who, &grant) {
             octets.extend(frame(&ulpdu));
         }
-        let mut dice = Dice(0x6f63_7465);
-        for _ in 0..1000 {
+        let mut dice = Dice(0x6f63_7465 ^ (times() << 32));
+        for _ in 0..1000 * times() {
             let mut octets = octets.clone();
             mutate(&mut dice, &mut octets);
             let mut peer = Peer::dial(ground.address());
@@ -196,7 +205,7 @@ fn mutations_of_the_octets() {
 #[test]
 fn noise() {
     against(&Setup::small(), |ground| {
-        for seed in 0..200_u64 {
+        for seed in 0..200 * times() {
             let mut dice = Dice(seed);
             let len = 1 + dice.below(3000);
             let noise = pattern(seed + 1, len);
