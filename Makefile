@@ -11,8 +11,8 @@ build: ## Build everything, optimised
 	$(CARGO) build --workspace --release --locked
 run: ## Start agent and target, replay a trace against them, stop them (TRACE=FILE, RUNFLAGS="--json")
 	$(CARGO) run --quiet --release --locked -p kbtp -- demo "$(TRACE)" $(RUNFLAGS)
-test: ## Run every test
-	$(CARGO) nextest run --workspace --locked --no-fail-fast && $(CARGO) test --workspace --locked --doc --quiet
+test: ## Run every test, the suites of the protocol once for each way to run a target
+	$(CARGO) nextest run --workspace --locked --no-fail-fast && KBTP_SUBJECT=software-agent $(CARGO) nextest run --locked --no-fail-fast -p kbtp-conformance -p kbtp-hostile && $(CARGO) test --workspace --locked --doc --quiet
 loom: ## Every interleaving of the lock-free parts
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --locked --target-dir target/loom -p kbtp-core --lib loom
 lint: ## Formatting, clippy, documentation, and the checks of the tree itself

@@ -193,7 +193,15 @@ impl TargetSession {
             Tickets::new(id, place.order, terms.ticket_timeout_ms, parts.direct, now)
         });
         let pool_stag = self.config.pool_stag;
-        let open = Open::new(grant, allotment, tickets, pool_stag, self.sealed_stag);
+        let can_read = self.config.capabilities.outbound_reads > 0;
+        let open = Open::new(
+            grant,
+            allotment,
+            tickets,
+            pool_stag,
+            self.sealed_stag,
+            can_read,
+        );
         self.outbox.reserve(open.outbox_entries());
         self.state = State::Open(Box::new(open));
         add(&shared.stats.sessions_granted, 1);

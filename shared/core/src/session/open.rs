@@ -13,8 +13,8 @@ use crate::pool::{Domain, Home};
 use crate::stats::add;
 use kbtp_fabric::{Time, WorkOutcome};
 use kbtp_wire::{
-    BlockOffset, ByteLen, Completion, Generation, Handle, Header, Opcode, Request, RequestError,
-    Stag, Status,
+    BlockOffset, ByteLen, Completion, Generation, Handle, Header, Opcode, Operation, Request,
+    RequestError, Source, Stag, Status,
 };
 use std::collections::VecDeque;
 
@@ -28,6 +28,8 @@ pub(super) struct Open {
     pub(super) pool_stag: Stag,
     /// Source of blocks that do not change.
     pub(super) sealed_stag: Stag,
+    /// The stream lets this party read from its peer.
+    can_read: bool,
     /// Handles of the range that are bound.
     pub(super) bound: u32,
     /// Allocations that count as usage and have bound nothing yet.
@@ -70,6 +72,7 @@ impl Open {
         tickets: Option<Tickets>,
         pool_stag: Stag,
         sealed_stag: Stag,
+        can_read: bool,
     ) -> Self {
         let per_credit = u16::try_from(OPS_PER_CREDIT).unwrap_or(1);
         let slots = grant.credits.saturating_mul(per_credit);
@@ -81,6 +84,7 @@ impl Open {
             rows: allotment.rows,
             pool_stag,
             sealed_stag,
+            can_read,
             bound: allotment.bound,
             allocating: 0,
             outstanding: 0,
@@ -198,8 +202,15 @@ impl Open {
         //= kbtp-6.5-record-not-on-rdmap
         //= kbtp-6.5-record-only-ordered
         let direct = self.grant.direct_alloc || request.operation.opcode() != Opcode::Bind;
+        // A peer with an IRD of zero has ruled out what such a store needs.
+        let reads = matches!(
+            request.operation,
+            Operation::Store { source: Source::Remote { buffer, .. }, .. }
+            | Operation::AllocStore { source: Source::Remote { buffer, .. }, .. }
+            if buffer.len.0 > 0
+        );
         //= kbtp-p7-unsupported
-        if request.record.is_some() || !direct {
+        if request.record.is_some() || !direct || (reads && !self.can_read) {
             Some(Status::Unsupported)
         } else if shared.is_draining() {
             //= kbtp-p7-shutting-down

@@ -537,7 +537,7 @@ fn a_hello_without_end() {
 
 #[test]
 fn a_peer_that_lets_nothing_be_read() {
-    // IRD 0: the target may not read at all. What needs a Read is refused or ends that stream; what does not goes on.
+    // IRD 0: the target may not read at all. What needs a Read is UNSUPPORTED; what does not goes on.
     against(&Setup::small(), |ground| {
         let mut peer = Peer::dial(ground.address());
         let none = EnhancedData {
@@ -560,9 +560,12 @@ fn a_peer_that_lets_nothing_be_read() {
         let next = Handle(grant.handle_base.0 + 1);
         peer.request(&request(next, alloc_store(fetched(buffer), true)));
         match peer.receive() {
-            None => {}
-            Some(Segment::Untagged(header, _)) => assert_ne!(header.queue.0, 1, "no Read Request"),
-            Some(Segment::Tagged(..)) => panic!("nothing was to be written"),
+            Some(Segment::Untagged(header, payload)) => {
+                assert_eq!(header.queue.0, 0, "no Read Request");
+                assert_eq!(payload[22..24], Status::Unsupported.to_wire().to_be_bytes());
+            }
+            other => panic!("{other:?} in place of a completion"),
         }
+        put(&mut peer, next, b"inline again");
     });
 }
