@@ -283,18 +283,15 @@ impl<'s> Writer<'s> {
             if filled == 0 {
                 break;
             }
+            // Before it takes blocks that the session was not granted.
+            if length > source.length {
+                return Err(changed(source, length));
+            }
             self.store_batch(filled, source, &mut blocks)?;
             progress.at(before + length);
         }
         if length != source.length {
-            return Err(Failure::operation(
-                format_args!(
-                    "{} changed while it was read: {length} octets, {} before",
-                    source.path.display(),
-                    source.length
-                ),
-                "store it when nobody writes it",
-            ));
+            return Err(changed(source, length));
         }
         Ok(MapFile {
             name: source.name.clone(),
@@ -361,6 +358,17 @@ impl<'s> Writer<'s> {
             .find_map(|item| item.result?.err())
             .map_or(Ok(()), Err)
     }
+}
+
+fn changed(source: &Source<'_>, length: u64) -> Failure {
+    Failure::operation(
+        format_args!(
+            "{} changed while it was read: {length} octets so far, {} before",
+            source.path.display(),
+            source.length
+        ),
+        "store it when nobody writes it",
+    )
 }
 
 /// Fills `block` from `file` as far as the file goes; returns how far.

@@ -19,6 +19,19 @@ const PAGE_MAX: u64 = 64 << 20;
 /// [`Failure`] if nobody answers there, or not with a status.
 pub(crate) fn fetch(addr: SocketAddr) -> Result<Value, Failure> {
     let page = get(addr).map_err(|e| {
+        // A read that has waited long enough is reported as if it had not waited at all.
+        if matches!(
+            e.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+        ) {
+            return Failure::operation(
+                format_args!(
+                    "no status from {addr}: no answer in {}s",
+                    PATIENCE.as_secs()
+                ),
+                "see whether the target has started, is stopped, or has no processor to run on",
+            );
+        }
         Failure::operation(
             format_args!("no status from {addr}: {e}"),
             "start the target with --admin ADDR, or ask over a session with --target ADDR",
@@ -173,6 +186,13 @@ mod tests {
             said.contains("0.1.0 running, software over iwarp-tcp"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn a_target_that_is_silent_is_said_to_be() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let error = fetch(silent.local_addr().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("no answer in 5s; see whether"), "{error}");
     }
 
     #[test]

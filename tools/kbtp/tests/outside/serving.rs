@@ -128,6 +128,19 @@ fn what_does_not_fit_is_not_stored_at_all() {
 }
 
 #[test]
+fn a_file_that_grows_while_it_is_read_is_not_stored() {
+    let map = dir("grows").join("map.kbtp.json");
+    let target = serve(&["--block-size=4KiB", "--blocks=16"]);
+    // The system says that it has no octets, and gives some.
+    let args = ["put", "/proc/self/status", "--map", text(&map)];
+    let said = fails(1, &[&args[..], &["--target", &target.addr]].concat());
+    assert!(said.contains("changed while it was read"), "{said}");
+    assert!(!map.exists());
+    assert_eq!(target.status("/pool/blocks_bound"), 0);
+    target.stop();
+}
+
+#[test]
 fn a_lease_that_runs_out_takes_the_blocks() {
     let target = serve(&["--block-size=4KiB", "--blocks=16", "--lease=100ms"]);
     let dir = dir("lease");
