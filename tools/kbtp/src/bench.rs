@@ -1,9 +1,9 @@
 //! `kbtp bench`: one operation, measured for a short while.
 
 use crate::cli::{BenchArgs, BenchOp, TenantArgs};
-use crate::driver;
+use crate::driver::{self, Interrupt};
 use crate::failure::Failure;
-use crate::lane::{self, Lane, Plan};
+use crate::lane::{self, Lane, Plan, Run};
 use crate::output::{self, Sheet};
 use crate::own_target::{OwnTarget, Pool};
 use crate::units::{count, latency, octets, per_second, rate};
@@ -80,6 +80,8 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<(), Failure> {
             "take long enough to measure, such as 2s",
         ));
     }
+    // Before any thread: they inherit the blocked signals.
+    let interrupt = Interrupt::take()?;
     let blocks = blocks_for(size, args.depth);
     let own = match args.target {
         Some(_) => None,
@@ -105,7 +107,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<(), Failure> {
         depth: args.depth,
         blocks,
     };
-    let report = measure(&plan, args)?;
+    let report = measure(&plan, args, &interrupt)?;
     if let Some(own) = own {
         own.stop()?;
     }
@@ -118,15 +120,13 @@ fn blocks_for(size: u32, depth: u16) -> u32 {
     u32::try_from(fit.min(BLOCKS_MAX).max(least)).unwrap_or(u32::MAX)
 }
 
-fn measure(plan: &Plan, args: &BenchArgs) -> Result<Report, Failure> {
-    let mut lanes = (0..args.sessions)
-        .map(|_| Lane::open(plan))
-        .collect::<Result<Vec<_>, _>>()?;
-    driver::in_parallel(&mut lanes, |l| l.run(args.duration / WARM_UP))?;
-    let runs = driver::in_parallel(&mut lanes, |l| l.run(args.duration))?;
-    for lane in lanes {
-        lane.close()?;
-    }
+fn measure(plan: &Plan, args: &BenchArgs, interrupt: &Interrupt) -> Result<Report, Failure> {
+    let mut lanes = Vec::with_capacity(usize::from(args.sessions));
+    let ran = run_lanes(plan, args, interrupt, &mut lanes);
+    // What is bound is given back whatever happened: a lease may be forever.
+    let closed: Vec<_> = lanes.into_iter().map(Lane::close).collect();
+    let runs = ran?;
+    closed.into_iter().collect::<Result<(), _>>()?;
     let mut latency = lane::latencies()?;
     let (mut operations, mut moved, mut elapsed) = (0, 0, Duration::ZERO);
     for run in &runs {
@@ -150,6 +150,24 @@ fn measure(plan: &Plan, args: &BenchArgs) -> Result<Report, Failure> {
         octets_per_s: per_second(moved, elapsed),
         latency_ns: Latency::from(&latency),
     })
+}
+
+fn run_lanes(
+    plan: &Plan,
+    args: &BenchArgs,
+    interrupt: &Interrupt,
+    lanes: &mut Vec<Lane>,
+) -> Result<Vec<Run>, Failure> {
+    for _ in 0..args.sessions {
+        let mut lane = Lane::open(plan)?;
+        lane.stop_on(interrupt);
+        lanes.push(lane);
+        interrupt.check("before the measurement")?;
+    }
+    driver::in_parallel(lanes, |l| l.run(args.duration / WARM_UP))?;
+    let runs = driver::in_parallel(lanes, |l| l.run(args.duration))?;
+    interrupt.check("while measuring")?;
+    Ok(runs)
 }
 
 fn text(report: &Report) -> String {

@@ -2,6 +2,7 @@
 
 use crate::cli::{DemoArgs, TenantArgs};
 use crate::daemon::Daemon;
+use crate::driver::Interrupt;
 use crate::failure::Failure;
 use crate::output;
 use crate::replay::{self, Plan, Report};
@@ -31,6 +32,8 @@ struct DemoReport {
 /// # Errors
 /// [`Failure`] if a process does not start or does not stop well, or the replay fails.
 pub(crate) fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
+    // First of all: the processes inherit the blocked signals too, and take them from a descriptor as this one does.
+    let interrupt = Interrupt::take()?;
     let dir = TempDir::new()?;
     let socket = dir.path.join("agent.sock");
     let me = std::env::current_exe().map_err(|e| {
@@ -76,6 +79,7 @@ pub(crate) fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
             trace_length,
             // What is left is shown, and goes with the agent.
             free_at_end: false,
+            interrupt: interrupt.clone(),
         })
     };
     let report = if let Some(path) = &args.trace {

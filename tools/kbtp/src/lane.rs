@@ -2,7 +2,7 @@
 
 use crate::cli::{BenchOp, TenantArgs};
 use crate::content;
-use crate::driver;
+use crate::driver::{self, Interrupt};
 use crate::failure::Failure;
 use crate::session::{self, Session};
 use hdrhistogram::Histogram;
@@ -75,6 +75,7 @@ pub struct Lane {
     /// Buffers whose block is on its way back: so allocations and frees together never pass the depth.
     freeing: Vec<Buffer>,
     flying: Vec<(Op, Instant)>,
+    interrupt: Option<Interrupt>,
 }
 
 impl Lane {
@@ -97,6 +98,7 @@ impl Lane {
             handles: (0..u64::from(plan.blocks))
                 .map(|i| (Handle(base.0 + i), None))
                 .collect(),
+            interrupt: None,
             plan: plan.clone(),
             session,
             freeing: Vec::with_capacity(usize::from(plan.depth)),
@@ -113,6 +115,11 @@ impl Lane {
             lane.bind()?;
         }
         Ok(lane)
+    }
+
+    /// Ends runs early when a signal comes.
+    pub fn stop_on(&mut self, interrupt: &Interrupt) {
+        self.interrupt = Some(interrupt.clone());
     }
 
     /// Binds every handle: sealed, as they are loaded, or open, as they are stored to.
@@ -157,7 +164,8 @@ impl Lane {
         let began = driver::now();
         let mut now = began;
         loop {
-            if now.duration_since(began) < window {
+            let stopped = self.interrupt.as_ref().is_some_and(Interrupt::came);
+            if now.duration_since(began) < window && !stopped {
                 while !self.handles.is_empty()
                     && let Some(buffer) = self.idle.pop()
                 {

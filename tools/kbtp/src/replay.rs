@@ -3,7 +3,7 @@
 use crate::bench::Latency;
 use crate::cli::ReplayArgs;
 use crate::content;
-use crate::driver;
+use crate::driver::{self, Interrupt};
 use crate::failure::{Failure, chain};
 use crate::lane::{latencies, record};
 use crate::output::{self, Progress, Sheet};
@@ -63,6 +63,8 @@ pub(crate) fn run(args: &ReplayArgs, json: bool) -> Result<(), Failure> {
     if args.pool.blocks == Some(0) {
         return Err(Failure::usage("--blocks of 0", "take 1 at least"));
     }
+    // Before any thread: they inherit the blocked signals.
+    let interrupt = Interrupt::take()?;
     // The trace first: a wrong name is found before a pool is made.
     let mut trace = TraceReader::open(&args.trace)?;
     let length = args.trace.metadata().map_or(0, |m| m.len());
@@ -86,6 +88,7 @@ pub(crate) fn run(args: &ReplayArgs, json: bool) -> Result<(), Failure> {
         limit: args.limit,
         trace_length: length,
         free_at_end: own.is_none(),
+        interrupt,
     };
     let report = replay(&plan, &mut trace)?;
     if let Some(own) = own {
@@ -105,6 +108,8 @@ pub(crate) struct Plan {
     pub(crate) trace_length: u64,
     /// Leave nothing bound; otherwise the end of the session or of the target does that.
     pub(crate) free_at_end: bool,
+    /// Ends the replay early.
+    pub(crate) interrupt: Interrupt,
 }
 
 /// Replays `trace`.
@@ -116,21 +121,35 @@ pub(crate) fn replay<R: BufRead>(
     trace: &mut TraceReader<R>,
 ) -> Result<Report, Failure> {
     let mut replayer = Replayer::open(plan)?;
+    let served = serve_all(plan, trace, &mut replayer);
+    let report = replayer.report(*served.as_ref().unwrap_or(&Duration::ZERO));
+    // What is bound is given back whatever happened: a lease may be forever.
+    let closed = replayer.close(plan.free_at_end);
+    served?;
+    closed?;
+    Ok(report)
+}
+
+/// Serves the requests of `trace`; how long that took.
+fn serve_all<R: BufRead>(
+    plan: &Plan,
+    trace: &mut TraceReader<R>,
+    replayer: &mut Replayer,
+) -> Result<Duration, Failure> {
     let mut progress = Progress::new(plan.trace_length, "replaying");
     let began = driver::now();
     let mut left = plan.limit.unwrap_or(u64::MAX);
     while left > 0
         && let Some(request) = trace.next_request()?
     {
+        plan.interrupt.check("while replaying")?;
         replayer.serve(&request)?;
         progress.at(trace.octets_read());
         left -= 1;
     }
     let elapsed = began.elapsed();
     progress.finish();
-    let report = replayer.report(elapsed);
-    replayer.close(plan.free_at_end)?;
-    Ok(report)
+    Ok(elapsed)
 }
 
 /// The cache and what was counted.
