@@ -12,6 +12,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("kbtp-memory", 1),
     // The offload's own branch: wire, then the device's octets, then the chains made of them.
     ("kbtp-mlx5", 1),
+    ("kbtp-chain", 2),
     ("kbtp-fabric", 2),
     ("kbtp-iwarp", 3),
     ("kbtp-core", 3),
@@ -30,6 +31,7 @@ const TOP: u8 = 9;
 const PURE: &[(&str, &[&str])] = &[
     ("kbtp-wire", &["thiserror"]),
     ("kbtp-mlx5", &["thiserror"]),
+    ("kbtp-chain", &["thiserror"]),
     ("kbtp-fabric", &["thiserror"]),
     ("kbtp-iwarp", &["thiserror"]),
     ("kbtp-core", &["thiserror", "hmac", "sha2", "subtle"]),

@@ -1,0 +1,299 @@
+//! One WQE of a template.
+
+use crate::key::Key;
+use crate::memory::Spot;
+use core::fmt;
+use kbtp_mlx5::{Opcode, limits::BASIC_BLOCK};
+
+/// The name of a WQE: that of the design's tables.
+pub type Name = &'static str;
+
+/// A send queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Queue {
+    /// Of the loopback queue pair: it waits, looks up, and decides.
+    Worker,
+    /// Of the client's queue pair: data and completions.
+    Client,
+}
+
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Worker => "W",
+            Self::Client => "C",
+        })
+    }
+}
+
+/// A completion queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cq {
+    /// Of the client's requests.
+    Receive,
+    /// Of the client's queue pair's sends.
+    Client,
+    /// Of the loopback queue pair's sends.
+    Worker,
+}
+
+impl fmt::Display for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Receive => "CQ_R",
+            Self::Client => "CQ_C",
+            Self::Worker => "CQ_W",
+        })
+    }
+}
+
+/// An address, as the WQE is armed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Address {
+    /// That of the spot.
+    OfSpot,
+    /// This one: some of its octets come from another WQE or from the request.
+    Armed(u64),
+}
+
+/// What an operation does at the responder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Remote {
+    /// The key as armed.
+    pub key: Key,
+    /// The address as armed.
+    pub address: Address,
+    /// What is read or written there.
+    pub spot: Spot,
+}
+
+/// A data segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Its key.
+    pub key: Key,
+    /// Its address as armed.
+    pub address: Address,
+    /// What it names.
+    pub spot: Spot,
+    /// What it names instead, once the low octet of its address was written.
+    pub instead: Option<Spot>,
+}
+
+/// How far a `SEND_EN` lets a queue run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bound {
+    /// Up to a WQE of the slot, that one included.
+    Through(Name),
+    /// Up to so many basic blocks of the next slot.
+    NextSlot(u8),
+}
+
+/// What a WQE is behind its control segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// WAIT for a CQE of the slot: which of its queue's.
+    Wait(Cq, u8),
+    /// `SEND_EN`.
+    Enable(Queue, Bound),
+    /// WAIT for data: remote stands for the key and address, with the condition "at once" and data and mask as here.
+    WaitData {
+        /// What is looked at.
+        remote: Remote,
+        /// Data, in memory order.
+        data: [u8; 8],
+        /// Mask, in memory order.
+        mask: [u8; 8],
+    },
+    /// `RDMA_READ` scatters to the pieces, `RDMA_WRITE` gathers from them.
+    Rdma(Remote, Vec<Piece>),
+    /// SEND gathers from the pieces.
+    Send(Vec<Piece>),
+    /// `MASKED_CS` on 8 octets; operands in memory order.
+    CompareSwap {
+        /// The word.
+        remote: Remote,
+        /// Compared with.
+        compare: [u8; 8],
+        /// Which bits are compared.
+        compare_mask: [u8; 8],
+        /// Stored.
+        swap: [u8; 8],
+        /// Which bits are stored.
+        swap_mask: [u8; 8],
+        /// Where the old value goes.
+        reply: Piece,
+    },
+    /// `MASKED_FA` on 8 octets.
+    FetchAdd {
+        /// The word.
+        remote: Remote,
+        /// Where the old value goes.
+        reply: Piece,
+    },
+}
+
+/// A WQE.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Element {
+    /// Its name.
+    pub name: Name,
+    /// Its opcode as armed.
+    pub opcode: Opcode,
+    /// What else a record may make of it.
+    pub may_become: Vec<Opcode>,
+    /// Whether it writes a CQE: always, whatever it becomes.
+    pub signalled: bool,
+    /// Whether it waits for reads and atomics before it.
+    pub fenced: bool,
+    /// The rest.
+    pub shape: Shape,
+}
+
+impl Element {
+    /// Segments of 16 octets, the control segment included.
+    #[must_use]
+    pub fn segments(&self) -> usize {
+        1 + match &self.shape {
+            Shape::Wait(..) | Shape::Enable(..) => 1,
+            Shape::WaitData { .. } => 2,
+            Shape::Rdma(_, pieces) => 1 + pieces.len(),
+            Shape::Send(pieces) => pieces.len(),
+            Shape::CompareSwap { .. } => 4,
+            Shape::FetchAdd { .. } => 3,
+        }
+    }
+
+    /// Basic blocks of 64 octets.
+    #[must_use]
+    pub fn basic_blocks(&self) -> u16 {
+        let octets = self.segments() * kbtp_mlx5::limits::SEGMENT;
+        u16::try_from(octets.div_ceil(BASIC_BLOCK)).unwrap_or(u16::MAX)
+    }
+
+    /// Its data segments; of an atomic, that of the reply.
+    #[must_use]
+    pub fn pieces(&self) -> &[Piece] {
+        match &self.shape {
+            Shape::Rdma(_, pieces) | Shape::Send(pieces) => pieces,
+            Shape::CompareSwap { reply, .. } | Shape::FetchAdd { reply, .. } => {
+                core::slice::from_ref(reply)
+            }
+            Shape::Wait(..) | Shape::Enable(..) | Shape::WaitData { .. } => &[],
+        }
+    }
+
+    /// What it does at the responder, or looks at.
+    #[must_use]
+    pub const fn remote(&self) -> Option<&Remote> {
+        match &self.shape {
+            Shape::Rdma(remote, _)
+            | Shape::WaitData { remote, .. }
+            | Shape::CompareSwap { remote, .. }
+            | Shape::FetchAdd { remote, .. } => Some(remote),
+            Shape::Wait(..) | Shape::Enable(..) | Shape::Send(_) => None,
+        }
+    }
+
+    /// Every opcode it may have when it runs.
+    pub fn opcodes(&self) -> impl Iterator<Item = Opcode> + '_ {
+        core::iter::once(self.opcode).chain(self.may_become.iter().copied())
+    }
+
+    /// Whether it may have this opcode when it runs.
+    #[must_use]
+    pub fn may_be(&self, opcode: Opcode) -> bool {
+        self.opcodes().any(|one| one == opcode)
+    }
+
+    /// Whether it may wait for a reply from the responder.
+    #[must_use]
+    pub fn has_reply(&self) -> bool {
+        self.opcodes().any(has_reply)
+    }
+
+    /// What it reads and writes, whatever it becomes: each spot once for each.
+    #[must_use]
+    pub fn accesses(&self) -> Vec<Access> {
+        let mut all = Vec::new();
+        let remote = self.remote().map(|remote| remote.spot);
+        let locals = || {
+            let named = |piece: &Piece| [Some(piece.spot), piece.instead];
+            self.pieces().iter().flat_map(named).flatten()
+        };
+        let mut add = |kind, spot, at_responder| {
+            all.push(Access {
+                kind,
+                spot,
+                at_responder,
+            });
+        };
+        for opcode in self.opcodes() {
+            match opcode {
+                Opcode::RdmaRead => {
+                    if let Some(spot) = remote {
+                        add(Kind::Read, spot, true);
+                    }
+                    locals().for_each(|spot| add(Kind::Write, spot, false));
+                }
+                Opcode::RdmaWrite | Opcode::RdmaWriteImmediate => {
+                    locals().for_each(|spot| add(Kind::Read, spot, false));
+                    if let Some(spot) = remote {
+                        add(Kind::Write, spot, true);
+                    }
+                }
+                Opcode::Send | Opcode::SendInvalidate => {
+                    locals().for_each(|spot| add(Kind::Read, spot, false));
+                }
+                Opcode::MaskedCs | Opcode::MaskedFa => {
+                    if let Some(spot) = remote {
+                        add(Kind::Atomic, spot, true);
+                    }
+                    locals().for_each(|spot| add(Kind::Write, spot, false));
+                }
+                Opcode::Wait => {
+                    if let Some(spot) = remote {
+                        add(Kind::Read, spot, false);
+                    }
+                }
+                _ => {}
+            }
+        }
+        all
+    }
+}
+
+/// Whether an operation waits for a reply from the responder before it completes, and scatters it.
+#[must_use]
+pub const fn has_reply(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::RdmaRead
+            | Opcode::AtomicCs
+            | Opcode::AtomicFa
+            | Opcode::MaskedCs
+            | Opcode::MaskedFa
+    )
+}
+
+/// How octets are used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Read.
+    Read,
+    /// Written.
+    Write,
+    /// Read and written, as a whole word.
+    Atomic,
+}
+
+/// A use of some octets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// How.
+    pub kind: Kind,
+    /// Which.
+    pub spot: Spot,
+    /// Whether the responder does it, in the order of the queue pair's requests.
+    pub at_responder: bool,
+}

@@ -1,0 +1,147 @@
+//! Where a session's queues and keys are: what a template needs to become octets.
+
+use crate::element::{Cq, Queue};
+use crate::key::{Key, Sizes};
+use crate::template::Template;
+use kbtp_mlx5::limits::BASIC_BLOCK;
+use kbtp_mlx5::{CqeIndex, Cqn, Mkey, Qpn, WqeIndex};
+
+/// A send queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueuePlace {
+    /// The queue pair's number.
+    pub qpn: Qpn,
+    /// Address of its first basic block, in the address space of [`Key::Rings`] and [`Key::RingsClient`].
+    pub address: u64,
+    /// Log2 of its basic blocks.
+    pub log_size: u8,
+}
+
+/// A completion queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CqPlace {
+    /// Its number.
+    pub cqn: Cqn,
+    /// Address of its first CQE, in the address space of [`Key::Cqes`].
+    pub address: u64,
+    /// Log2 of its CQEs.
+    pub log_size: u8,
+}
+
+/// A session's queues, memory and keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// Which session: what the doorbell of a punt says.
+    pub session: u16,
+    /// The loopback queue pair.
+    pub worker: QueuePlace,
+    /// The client's queue pair.
+    pub client: QueuePlace,
+    /// CQEs of requests.
+    pub receive_cq: CqPlace,
+    /// CQEs of the client's queue pair's sends.
+    pub client_cq: CqPlace,
+    /// CQEs of the loopback queue pair's sends.
+    pub worker_cq: CqPlace,
+    /// Address of the first scratch line, a multiple of 256. There is one for each slot.
+    pub scratch: u64,
+    /// Address of what nobody reads: [`MESSAGE_CAPACITY`](crate::limits::MESSAGE_CAPACITY) octets.
+    pub sink: u64,
+    /// Address of four octets that the doorbell of a punt writes.
+    pub mailbox: u64,
+    /// The keys, in the order of [`Key::ALL`].
+    pub keys: [Mkey; Key::ALL.len()],
+    /// What the ranges of keys depend on.
+    pub sizes: Sizes,
+}
+
+impl Placement {
+    /// A send queue's place.
+    #[must_use]
+    pub const fn queue(&self, queue: Queue) -> &QueuePlace {
+        match queue {
+            Queue::Worker => &self.worker,
+            Queue::Client => &self.client,
+        }
+    }
+
+    /// A completion queue's place.
+    #[must_use]
+    pub const fn cq(&self, cq: Cq) -> &CqPlace {
+        match cq {
+            Cq::Receive => &self.receive_cq,
+            Cq::Client => &self.client_cq,
+            Cq::Worker => &self.worker_cq,
+        }
+    }
+
+    /// A key.
+    #[must_use]
+    pub fn key(&self, key: Key) -> Mkey {
+        let at = Key::ALL.iter().position(|one| *one == key);
+        at.and_then(|at| self.keys.get(at))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// How many slots the rings hold: no slot lies across the end of one.
+    #[must_use]
+    pub fn slots(&self, template: &Template) -> u64 {
+        let fit = |queue| {
+            let blocks = 1_u64.checked_shl(u32::from(self.queue(queue).log_size));
+            blocks.unwrap_or(0) / u64::from(template.stride(queue).max(1))
+        };
+        fit(Queue::Worker).min(fit(Queue::Client))
+    }
+
+    /// The first basic block of slot `n`, counted from the first one ever.
+    #[must_use]
+    pub fn block(&self, template: &Template, queue: Queue, n: u64) -> u64 {
+        let slots = self.slots(template).max(1);
+        let ring = 1_u64.checked_shl(u32::from(self.queue(queue).log_size));
+        // Neither wraps: a lap of 2^63 slots is out of reach.
+        (n / slots)
+            .wrapping_mul(ring.unwrap_or(0))
+            .wrapping_add((n % slots).wrapping_mul(u64::from(template.stride(queue))))
+    }
+
+    /// The index of a basic block.
+    #[must_use]
+    pub const fn index(block: u64) -> WqeIndex {
+        let [.., high, low] = block.to_be_bytes();
+        WqeIndex(u16::from_be_bytes([high, low]))
+    }
+
+    /// The address of a basic block.
+    #[must_use]
+    pub fn address(&self, queue: Queue, block: u64) -> u64 {
+        let place = self.queue(queue);
+        let ring = 1_u64.checked_shl(u32::from(place.log_size)).unwrap_or(1);
+        place
+            .address
+            .wrapping_add((block % ring).wrapping_mul(BASIC_BLOCK as u64))
+    }
+
+    /// CQE `number` of slot `n`, counted from the first one ever.
+    #[must_use]
+    pub fn cqe(template: &Template, cq: Cq, n: u64, number: u8) -> u64 {
+        n.wrapping_mul(template.cqes(cq) as u64)
+            .wrapping_add(u64::from(number))
+    }
+
+    /// The index of a CQE.
+    #[must_use]
+    pub const fn cqe_index(cqe: u64) -> CqeIndex {
+        let [.., a, b, c] = cqe.to_be_bytes();
+        CqeIndex::truncate(u32::from_be_bytes([0, a, b, c]))
+    }
+
+    /// The address of a CQE.
+    #[must_use]
+    pub fn cqe_address(&self, cq: Cq, cqe: u64) -> u64 {
+        let place = self.cq(cq);
+        let ring = 1_u64.checked_shl(u32::from(place.log_size)).unwrap_or(1);
+        let octets = (cqe % ring).wrapping_mul(kbtp_mlx5::Cqe::LEN as u64);
+        place.address.wrapping_add(octets)
+    }
+}

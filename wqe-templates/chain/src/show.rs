@@ -1,0 +1,130 @@
+//! A template as a person would draw it: a line for each WQE, a gap before each wave.
+
+use crate::element::{Address, Bound, Element, Name, Piece, Queue, Remote, Shape};
+use crate::memory::Spot;
+use crate::template::{Source, Template};
+use core::fmt;
+use kbtp_mlx5::Opcode;
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.name)?;
+        write!(f, "request  ")?;
+        let mut at = 0;
+        for piece in &self.receive {
+            let end = at + u64::from(piece.spot.len);
+            write!(f, "{at}..{end} > {}  ", piece.spot)?;
+            at = end;
+        }
+        writeln!(f)?;
+        for queue in [Queue::Worker, Queue::Client] {
+            let blocks = self.stride(queue);
+            writeln!(f, "\n{queue}, {blocks} basic blocks a slot")?;
+            for element in self.queue(queue) {
+                let enable = |shape: &Shape| matches!(shape, Shape::Enable(Queue::Worker, _));
+                self.line(f, queue, element)?;
+                if enable(&element.shape) && element.opcode == Opcode::SendEnable {
+                    writeln!(f)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Template {
+    fn line(&self, f: &mut fmt::Formatter<'_>, queue: Queue, element: &Element) -> fmt::Result {
+        let name = element.name;
+        write!(f, "{:>4}  {name:<6}", self.offset(name).unwrap_or_default())?;
+        let fence = if element.fenced { 'F' } else { ' ' };
+        write!(f, "{fence}")?;
+        match self.cqe_of(queue, name) {
+            Some(number) => write!(f, " k{number}  ")?,
+            None => write!(f, "     ")?,
+        }
+        let mut what = element.opcode.to_string();
+        for opcode in &element.may_become {
+            what.push_str(" | ");
+            what.push_str(&opcode.to_string());
+        }
+        write!(f, "{what:<30} ")?;
+        self.body(f, element)?;
+        let by = self.patched_by(name);
+        if !by.is_empty() {
+            write!(f, "   < {}", by.join(" "))?;
+        }
+        writeln!(f)
+    }
+
+    /// Which of its queue's CQEs a WQE writes.
+    #[must_use]
+    pub fn cqe_of(&self, queue: Queue, name: Name) -> Option<usize> {
+        self.signalled(queue).position(|one| one == name)
+    }
+
+    /// Who writes octets of a WQE, each once.
+    #[must_use]
+    pub fn patched_by(&self, name: Name) -> Vec<Name> {
+        let mut by = Vec::new();
+        for patch in self.patches() {
+            let who = match patch.source {
+                Source::Request => "request",
+                Source::Element(name) => name,
+            };
+            let here = patch.target.memory == crate::memory::Memory::Wqe(name);
+            if here && !by.contains(&who) {
+                by.push(who);
+            }
+        }
+        by
+    }
+
+    fn body(&self, f: &mut fmt::Formatter<'_>, element: &Element) -> fmt::Result {
+        match &element.shape {
+            Shape::Wait(cq, number) => write!(f, "{cq} k{number}"),
+            Shape::Enable(queue, Bound::Through(name)) => {
+                let end = self.bound(*queue, Bound::Through(name));
+                write!(f, "{queue} through {name} (to {})", end.unwrap_or_default())
+            }
+            Shape::Enable(queue, Bound::NextSlot(blocks)) => {
+                write!(f, "{queue} to next slot + {blocks}")
+            }
+            Shape::WaitData { remote, .. } => remote_at(f, remote),
+            Shape::Rdma(remote, pieces) => {
+                remote_at(f, remote)?;
+                let writes = element.opcodes().any(|one| one == Opcode::RdmaWrite);
+                let reads = element.opcodes().any(|one| one == Opcode::RdmaRead);
+                let arrow = match (reads, writes) {
+                    (true, true) => " <>",
+                    (true, false) => " >",
+                    (false, _) => " <",
+                };
+                write!(f, "{arrow}")?;
+                list(f, pieces)
+            }
+            Shape::Send(pieces) => list(f, pieces),
+            Shape::CompareSwap { remote, reply, .. } | Shape::FetchAdd { remote, reply } => {
+                remote_at(f, remote)?;
+                write!(f, " > {}", reply.spot)
+            }
+        }
+    }
+}
+
+fn remote_at(f: &mut fmt::Formatter<'_>, remote: &Remote) -> fmt::Result {
+    match remote.address {
+        Address::OfSpot => write!(f, "{}", remote.spot),
+        Address::Armed(address) => write!(f, "{}@{address:#x} {}", remote.key, remote.spot),
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, pieces: &[Piece]) -> fmt::Result {
+    for piece in pieces {
+        let shown = |spot: Spot| spot.to_string();
+        write!(f, " {}", shown(piece.spot))?;
+        if let Some(instead) = piece.instead {
+            write!(f, "|{}", shown(instead))?;
+        }
+    }
+    Ok(())
+}
