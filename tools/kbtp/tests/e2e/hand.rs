@@ -112,7 +112,7 @@ impl Hand {
     pub(crate) fn work(&mut self, mut each: impl FnMut() -> bool) -> End {
         let mut end = None;
         loop {
-            while end.is_none() && !self.buffers.is_empty() {
+            while end.is_none() && self.flying.len() < DEPTH {
                 end = self.launch().err();
             }
             let Some(completed) = self.client.wait_any().unwrap() else {
@@ -273,7 +273,7 @@ impl Hand {
     /// An operation failed, which only the end of the session may bring about.
     fn failed(&mut self, handle: u64, flying: Flying, error: ClientError) -> End {
         let drains = error.status() == Some(Status::ShuttingDown);
-        let lost = error.is_disconnected() || matches!(error, ClientError::Deadline { .. });
+        let lost = cut_off(&error);
         assert!(drains || lost, "{flying:?} of handle {handle}: {error}");
         if matches!(flying, Flying::Change) {
             if error.outcome_unknown() {
@@ -336,4 +336,14 @@ impl Hand {
             }
         }
     }
+}
+
+/// Whether this is what a connection that is gone, or a network that is, does to an operation.
+pub(crate) fn cut_off(error: &ClientError) -> bool {
+    error.is_disconnected()
+        || matches!(
+            error,
+            // The last of a direct allocation whose ticket was taken and whose slot cannot be read.
+            ClientError::Deadline { .. } | ClientError::TicketTimeout { .. }
+        )
 }

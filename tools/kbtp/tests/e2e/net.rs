@@ -4,6 +4,7 @@ use crate::common::{KBTP, command, ok, run};
 use nix::sched::{CloneFlags, setns};
 use std::fs::File;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A host: a network namespace of its own, which goes with this.
 #[derive(Debug)]
@@ -13,7 +14,7 @@ pub(crate) struct Host {
 
 /// Whether hosts can be made. Where not, says so, loudly; under CI that is a failure.
 pub(crate) fn possible() -> bool {
-    let name = format!("kbtp-{}-try", std::process::id());
+    let name = unused("try");
     let made = Command::new("ip").args(["netns", "add", &name]).output();
     let why = match made {
         Ok(output) if output.status.success() => {
@@ -31,6 +32,13 @@ pub(crate) fn possible() -> bool {
     false
 }
 
+/// A name that no other host has.
+fn unused(role: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("kbtp-{}-{number}-{role}", std::process::id())
+}
+
 fn ip(args: &[&str]) -> Command {
     command("ip", args)
 }
@@ -38,7 +46,7 @@ fn ip(args: &[&str]) -> Command {
 impl Host {
     /// A host with nothing but loopback.
     pub(crate) fn new(role: &str) -> Self {
-        let name = format!("kbtp-{}-{role}", std::process::id());
+        let name = unused(role);
         ok(ip(&["netns", "add", &name]));
         let host = Self { name };
         host.ip(&["link", "set", "lo", "up"]);

@@ -1,13 +1,20 @@
 //! Two hosts and a cable: every MTU and both IPs, a cable that is pulled, and who may listen.
 
 use crate::common::{Process, SAMPLE, Scratch, ok, run};
-use crate::hand::{End, Hand, options};
-use crate::net::{Host, possible};
-use kbtp_initiator::ClientError;
+use crate::hand::{End, Hand, cut_off, options};
+use crate::net::{Host, installed, possible};
+use kbtp_harness::eventually;
 use std::sync::mpsc;
 use std::time::Duration;
 
 const KEY: &str = "00112233445566778899aabbccddeeff";
+
+/// What is printed here is shown even if the test passes: the others that need hosts, or a decoder, say no more.
+#[test]
+fn what_these_tests_need_is_there() {
+    let all = possible() && ["tshark", "dumpcap"].into_iter().all(installed);
+    println!("hosts and a decoder: {}", if all { "yes" } else { "NO" });
+}
 
 /// A target on `host`.
 fn serve(host: &Host, scratch: &Scratch, listen: &str, more: &[&str]) -> Process {
@@ -86,14 +93,14 @@ fn a_pulled_cable_is_an_error_in_time_and_never_wrong_data() {
     let scratch = Scratch::new();
     let target = serve(&a, &scratch, "10.77.0.1:0", &["--allow-unauthenticated"]);
     let at = target.said("/listen/0");
-    for (round, pulled) in [&a, &b, &a].into_iter().enumerate() {
-        let owner = 1 + round as u64 % 2;
+    for (owner, pulled) in [(1, &a), (2, &b)] {
         b.inside(|| {
             let wanted = options(&at, owner)
                 .quota(16)
                 .direct_load(true)
-                .direct_alloc(round < 2)
-                .timeout(Duration::from_millis(400));
+                .direct_alloc(true)
+                .timeout(Duration::from_secs(4))
+                .connect_timeout(Duration::from_secs(2));
             let mut hand = Hand::new(owner, wanted);
             let (tell, told) = mpsc::channel();
             let end = std::thread::scope(|scope| {
@@ -116,11 +123,10 @@ fn a_pulled_cable_is_an_error_in_time_and_never_wrong_data() {
             let End::Lost(error) = end else {
                 panic!("{end:?}");
             };
-            let typed = error.is_disconnected() || matches!(error, ClientError::Deadline { .. });
-            assert!(typed, "{error}");
+            assert!(cut_off(&error), "{error}");
             assert!(hand.client.reconnect().is_err(), "there is no cable");
             pulled.ip(&["link", "set", "cable", "up"]);
-            let resumed = hand.resume();
+            let resumed = eventually("the session is resumed", || hand.client.reconnect().ok());
             assert!(resumed.bindings_kept(), "{resumed:?}");
             hand.verify();
             let mut done = 0;
