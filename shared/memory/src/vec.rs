@@ -10,6 +10,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
 
 /// The entries of both lists.
 struct Entries {
@@ -48,6 +49,14 @@ impl Entries {
 
     const fn as_ptr(&self) -> *const iovec {
         self.vec.as_ptr().cast()
+    }
+
+    /// The entries that are used.
+    fn filled(&self) -> impl Iterator<Item = iovec> + '_ {
+        self.vec.iter().take(self.used).map(|entry| {
+            // SAFETY: `push` writes the entries in order, and `used` counts them.
+            unsafe { entry.assume_init() }
+        })
     }
 
     /// Number of entries as readv wants it: `used <= MAX_VEC_ENTRIES`, far below the limit of a C int.
@@ -176,6 +185,22 @@ impl<'a> ReadVec<'a> {
         // for 'a, which is memory that others may write as well.
         retry(|| unsafe { libc::readv(fd, entries.as_ptr(), entries.count()) })
     }
+
+    /// Copies the first octets of `from` into the list, for a network that is no descriptor; gives how many it took:
+    /// all, or as many as the list has. No system call.
+    pub fn copy_from(&mut self, from: &[u8]) -> usize {
+        let mut left = from;
+        for entry in self.entries.filled() {
+            let (now, rest) = left.split_at(entry.iov_len.min(left.len()));
+            // SAFETY: the entry names `iov_len` octets that are mapped and writable for 'a, as in `read_from`; `now` is
+            // at most as long, and no slice overlaps a mapping or a slice that is exclusively borrowed.
+            unsafe {
+                ptr::copy_nonoverlapping(now.as_ptr(), entry.iov_base.cast::<u8>(), now.len());
+            }
+            left = rest;
+        }
+        from.len().saturating_sub(left.len())
+    }
 }
 
 /// Lets a TCP socket's peer send `octets` ahead of this end's reading from the start, where Linux would begin with
@@ -208,6 +233,27 @@ pub fn raise_receive_window(socket: BorrowedFd<'_>, octets: u32) -> io::Result<(
 }
 
 impl<'a> WriteVec<'a> {
+    /// Copies the first octets of the list into `to`, for a network that is no descriptor; gives how many it took: as
+    /// many as `to` has, or all. No system call.
+    pub fn copy_to(&self, to: &mut [u8]) -> usize {
+        let room = to.len();
+        let mut left = to;
+        for entry in self.entries.filled() {
+            let (now, rest) = left.split_at_mut(entry.iov_len.min(left.len()));
+            // SAFETY: the entry names `iov_len` octets that are mapped and readable for 'a, as in `write_to`; `now` is
+            // at most as long, and is exclusively borrowed, so that it overlaps none of them.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    entry.iov_base.cast::<u8>().cast_const(),
+                    now.as_mut_ptr(),
+                    now.len(),
+                );
+            }
+            left = rest;
+        }
+        room.saturating_sub(left.len())
+    }
+
     /// Appends a slice.
     ///
     /// # Errors

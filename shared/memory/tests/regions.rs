@@ -185,6 +185,35 @@ mod tests {
     }
 
     #[test]
+    fn lists_are_copied_in_their_order_and_no_further_than_they_go() {
+        let region = region(4096);
+        let mut slice = [0; 5];
+        let mut to = ReadVec::new();
+        to.push_region(&region, 10, 3).unwrap();
+        to.push_slice(&mut slice).unwrap();
+        to.push_region(&region, 100, 2).unwrap();
+        assert_eq!(to.copy_from(&[]), 0);
+        assert_eq!(to.copy_from(b"abcdefghijkl"), 10, "as much as the list has");
+        assert_eq!(&contents(&region)[9..14], b"\0abc\0");
+        assert_eq!(&contents(&region)[99..103], b"\0ij\0");
+        assert_eq!(&slice, b"defgh");
+
+        let mut from = WriteVec::new();
+        from.push_region(&region, 100, 2).unwrap();
+        from.push_slice(&slice).unwrap();
+        from.push_region(&region, 10, 3).unwrap();
+        let mut octets = [b'.'; 12];
+        assert_eq!(from.copy_to(&mut octets), 10);
+        assert_eq!(&octets, b"ijdefghabc..");
+        assert_eq!(
+            from.copy_to(&mut octets[..4]),
+            4,
+            "as much as there is room"
+        );
+        assert_eq!(from.copy_to(&mut []), 0);
+    }
+
+    #[test]
     fn a_file_that_may_shrink_is_refused() {
         let unsealed = memfd_create("test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
         nix::unistd::ftruncate(&unsealed, 8192).unwrap();
