@@ -50,12 +50,12 @@ impl Initiator {
         let Some(slot) = self.slots.get_mut(usize::from(index)) else {
             return;
         };
-        if let Err(Failure::Status {
-            status: Status::TicketAbandoned,
-            ..
-        }) = result
+        if let Err(Failure::Status { status, .. }) = result
+            && (slot.holds_ticket() || status == Status::TicketAbandoned)
         {
-            // The target has invalidated the Partition STag: a Write through it would end the stream.
+            // The target has invalidated the STags of the partition, or will once the ticket, which no BIND has used
+            // up, is over its time: a FetchAdd or Write through them would end the stream.
+            //= kbtp-3.4-direct-alloc-disabled
             self.may_allocate = false;
         }
         match slot.phase {

@@ -3,6 +3,7 @@
 use super::slot::{Phase, Report, Slot};
 use super::types::{Done, Failure, Finished, Request};
 use super::{Initiator, State};
+use kbtp_wire::Status;
 
 impl Initiator {
     /// Reports the operation of `index` as given up; what it left at the peer is waited for.
@@ -85,7 +86,11 @@ impl Initiator {
         if allocation {
             usage.pending = usage.pending.saturating_sub(1);
             let tidied = matches!(slot.phase, Phase::Tidying(..) | Phase::Freeing);
-            if lost {
+            // The target counts a ticket until it is bound or reclaimed.
+            //= kbtp-3.4-quota-not-exceeded
+            let ticket_open = slot.holds_ticket()
+                && matches!(result, Err(Failure::Status { status, .. }) if status != Status::TicketAbandoned);
+            if lost || ticket_open {
                 usage.unsure = usage.unsure.saturating_add(1);
             } else if result.is_ok() && !tidied {
                 usage.bound = usage.bound.saturating_add(1);

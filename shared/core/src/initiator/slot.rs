@@ -179,6 +179,11 @@ impl Slot {
             && self.answer.is_none()
     }
 
+    /// Whether it has a ticket that only a BIND uses up.
+    pub(super) const fn holds_ticket(&self) -> bool {
+        matches!(self.phase, Phase::Binding(..) | Phase::Tidying(..))
+    }
+
     /// When this slot wants to be looked at by itself.
     pub(super) fn due(&self) -> Time {
         let deadline = if self.given_up() {

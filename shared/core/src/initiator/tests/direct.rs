@@ -341,7 +341,7 @@ fn no_data_needs_no_write() {
     rig.receive(&failed(&header, 1, Status::AlreadyValid))
         .unwrap();
     assert_eq!(status_of(rig.result()), Status::AlreadyValid);
-    assert_eq!(rig.initiator.usage(), Usage::default());
+    assert_eq!(rig.initiator.usage().at_least(), 0);
 }
 
 #[test]
@@ -488,6 +488,26 @@ fn an_abandoned_ticket_ends_direct_allocation() {
         .unwrap();
     assert_eq!(status_of(rig.result()), Status::TicketAbandoned);
     assert!(!rig.initiator.may_allocate_direct());
+}
+
+//= test kbtp-3.4-quota-not-exceeded
+//= test kbtp-3.4-direct-alloc-disabled
+#[test]
+fn a_ticket_that_its_bind_did_not_use_up_stays_in_the_quota_and_ends_direct_allocation() {
+    for status in [Status::AlreadyValid, Status::NotAuthorized] {
+        let mut rig = Rig::open();
+        let (_, scratch) = with_ticket(&mut rig, 0, 3);
+        give_block(&mut rig, scratch, 3, 0x13000);
+        let message = rig.message();
+        let (header, _) = bind_of(message);
+        rig.receive(&failed(&header, 1, status)).unwrap();
+        assert_eq!(status_of(rig.result()), status);
+        let usage = rig.initiator.usage();
+        assert_eq!((usage.at_least(), usage.at_most()), (0, 1));
+        // The target revokes the STags when the ticket is over its time.
+        let gone = SubmitError::NotGranted("DIRECT_ALLOC");
+        assert_eq!(rig.initiator.submit(alloc(101, 1), 0, NEVER), Err(gone));
+    }
 }
 
 #[test]
