@@ -1,0 +1,937 @@
+//! The world: one target, its initiators, the network, and one clock that jumps from event to event.
+
+use crate::client::{self, CEnd, Client};
+use crate::marks::{Mark, Marks};
+use crate::model::{Model, Range, Why};
+use crate::net::{NEVER, Pipe};
+use crate::options::Options;
+use crate::plan::{Fault, Step, What};
+use crate::rng::{Rng, mix};
+use crate::target::{self, Stage, TEnd, Target};
+use kbtp_core::initiator::Initiator;
+use kbtp_fabric::{CloseReason, Time};
+use kbtp_iwarp::{Action, Connection};
+use kbtp_memory::{PageOptions, Region};
+use kbtp_wire::{AuthMode, InitiatorId};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The sides of a connection.
+pub const CLIENT: usize = 0;
+/// See [`CLIENT`].
+pub const TARGET: usize = 1;
+
+/// Silence after which an initiator gives a stream up that owes it answers: longer than the target's own longest wait.
+const WATCHDOG_NS: u64 = 1_500_000_000;
+/// Silence after which the target's keep-alive finds a peer gone.
+const KEEPALIVE_NS: u64 = 2_000_000_000;
+/// How long the last operations may take once nothing disturbs them any more.
+const PATIENCE_NS: u64 = 60_000_000_000;
+/// Calls into the target between two audits.
+const AUDIT_EVERY: u64 = 100;
+/// Turns in which nothing can still be moving: a stuck loop of the simulation itself.
+const EVENTS_PER_STEP: u64 = 4_000;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Link {
+    pub(crate) client: usize,
+    pub(crate) c: Option<Box<CEnd>>,
+    pub(crate) t: Option<Box<TEnd>>,
+    /// Pipes towards the side of their number.
+    pub(crate) pipes: [Pipe; 2],
+    wake: [Time; 2],
+    /// An octet was damaged on its way to this side, and its stream must end.
+    pub(crate) damaged: [bool; 2],
+    /// The target's sink of RDMA Reads may hold damaged octets.
+    pub(crate) spoilt: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Event {
+    Wake(usize, usize),
+    Connect(usize, u64),
+    Step,
+    Directory,
+    DrainOver(u64),
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Steps are carried out.
+    Steps,
+    /// What is in flight ends; then, if leases last for ever, all is freed.
+    Settle,
+    /// Connections close.
+    Close,
+    /// Leases end.
+    Leases,
+    /// It is over.
+    Over,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Operations carried out.
+    pub ops: u64,
+    /// Events.
+    pub events: u64,
+    /// Faults by kind, in the order of [`Fault::ALL`].
+    pub faults: [u64; Fault::ALL.len()],
+    /// Marks met.
+    pub marks: Marks,
+    /// Hash of all that happened.
+    pub hash: u64,
+    /// What went wrong.
+    pub violation: Option<String>,
+    /// What happened, if it was asked for.
+    pub history: VecDeque<String>,
+    /// Virtual nanoseconds.
+    pub virtual_ns: u64,
+}
+
+/// Lines of history kept.
+const HISTORY: usize = 400;
+
+/// The world.
+pub struct World {
+    pub(crate) o: Options,
+    pub(crate) now: Time,
+    heap: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    order: u64,
+    pub(crate) rng: Rng,
+    plan: VecDeque<Step>,
+    pub(crate) phase: Phase,
+    phase_until: Time,
+    pub(crate) links: Vec<Link>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) target: Target,
+    target_up_at: Time,
+    target_lives: u64,
+    pub(crate) model: Model,
+    known_ranges: Vec<(u64, u64)>,
+    calls: u64,
+    last_tail: u32,
+    deferred_seen: u64,
+    backoff_ns: u64,
+    directory_at: Time,
+    pub(crate) out: Outcome,
+    pub(crate) telling: bool,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
+macro_rules! tell {
+    ($world:expr, $($arg:tt)*) => {
+        if $world.telling {
+            $world.line(&format!($($arg)*));
+        }
+    };
+}
+pub(crate) use tell;
+
+impl World {
+    /// The world of these options, in which `plan` is to happen.
+    #[must_use]
+    pub fn new(options: Options, plan: Vec<Step>, telling: bool) -> Self {
+        let mut rng = Rng::new(mix(options.seed, 0x3042_1d00));
+        let target = Target::format(&options, &mut rng);
+        let model = Model::new(&options, target.whole_table());
+        let clients: Vec<_> = (0..options.clients)
+            .map(|number| Client::new(&options, number, &mut rng))
+            .collect();
+        let last_tail = target.tail();
+        let mut world = Self {
+            o: options,
+            now: Time(1_000_000_000),
+            heap: BinaryHeap::new(),
+            order: 0,
+            rng,
+            plan: plan.into(),
+            phase: Phase::Steps,
+            phase_until: NEVER,
+            links: Vec::new(),
+            clients,
+            target,
+            target_up_at: Time(0),
+            target_lives: 0,
+            model,
+            known_ranges: Vec::new(),
+            calls: 0,
+            last_tail,
+            deferred_seen: 0,
+            backoff_ns: 0,
+            directory_at: NEVER,
+            out: Outcome::default(),
+            telling,
+        };
+        for client in 0..world.clients.len() {
+            world.connect_in(client, client as u64 * 1_000);
+        }
+        world.at(world.now.after_ns(10_000), Event::Step);
+        world
+    }
+
+    /// Runs it to its end.
+    pub fn run(mut self) -> Outcome {
+        let most = (self.plan.len() as u64 + 2_000) * EVENTS_PER_STEP;
+        while self.phase != Phase::Over && self.out.violation.is_none() {
+            let Some(Reverse((at, _, event))) = self.heap.pop() else {
+                self.fail("nothing will ever happen again".into());
+                break;
+            };
+            self.now = self.now.max(at);
+            self.out.events += 1;
+            if self.out.events > most {
+                self.fail(format!("no end after {most} events, in {:?}", self.phase));
+            }
+            self.handle(at, event);
+            // Between turns, when every session is in its place.
+            if self.calls >= AUDIT_EVERY {
+                self.calls = 0;
+                self.audit();
+            }
+            if self.phase != Phase::Steps {
+                self.advance();
+            }
+        }
+        self.out.virtual_ns = self.now.0;
+        self.out
+    }
+
+    pub(crate) fn fail(&mut self, what: String) {
+        tell!(self, "VIOLATION: {what}");
+        self.out.violation.get_or_insert(what);
+    }
+
+    pub(crate) fn check(&mut self, result: Result<(), String>) {
+        if let Err(what) = result {
+            self.fail(what);
+        }
+    }
+
+    pub(crate) fn line(&mut self, what: &str) {
+        if self.out.history.len() == HISTORY {
+            self.out.history.pop_front();
+        }
+        let us = self.now.0 / 1_000;
+        self.out.history.push_back(format!("{us:>9} us  {what}"));
+    }
+
+    pub(crate) fn hash(&mut self, word: u64) {
+        self.out.hash = mix(self.out.hash, word);
+    }
+
+    fn at(&mut self, at: Time, event: Event) {
+        self.order += 1;
+        self.heap.push(Reverse((at, self.order, event)));
+    }
+
+    pub(crate) fn wake(&mut self, link: usize, side: usize, at: Time) {
+        if at == NEVER {
+            return;
+        }
+        let at = at.max(self.now);
+        if at < self.links[link].wake[side] {
+            self.links[link].wake[side] = at;
+            self.at(at, Event::Wake(link, side));
+        }
+    }
+
+    fn handle(&mut self, at: Time, event: Event) {
+        match event {
+            Event::Wake(link, side) => {
+                if self.links[link].wake[side] != at {
+                    return;
+                }
+                self.links[link].wake[side] = NEVER;
+                self.hash((self.now.0 << 8) ^ (link as u64 * 2 + side as u64));
+                if side == CLIENT {
+                    self.client_turn(link);
+                } else {
+                    self.target_turn(link);
+                }
+            }
+            Event::Connect(client, number) => {
+                if self.clients[client].connections == number {
+                    self.connect(client);
+                }
+            }
+            Event::Step => self.step(),
+            Event::Directory => {
+                self.directory_at = NEVER;
+                self.poll_directory();
+            }
+            Event::DrainOver(life) => {
+                if life == self.target_lives {
+                    self.stop_drained();
+                }
+            }
+        }
+    }
+
+    // ---- Steps ----
+
+    fn step(&mut self) {
+        let Some(step) = self.plan.front().copied() else {
+            self.begin(Phase::Settle);
+            return;
+        };
+        let client = &mut self.clients[step.client];
+        let crowded = client.queue.len() >= 8;
+        if crowded && step.what == What::Op {
+            let open = client.link.is_some_and(|link| {
+                let end = self.links[link].c.as_ref();
+                end.is_some_and(|c| c.session.as_ref().is_some_and(Initiator::is_open))
+            });
+            if open {
+                // The initiator is busy: whoever makes operations waits for it.
+                self.backoff_ns = (self.backoff_ns * 2).clamp(20_000, 2_000_000);
+                self.at(self.now.after_ns(self.backoff_ns), Event::Step);
+                return;
+            }
+        }
+        self.backoff_ns = 0;
+        self.plan.pop_front();
+        match step.what {
+            What::Op if crowded => {}
+            What::Op => {
+                let client = &mut self.clients[step.client];
+                client.queue.push_back(step);
+                if let Some(link) = client.link {
+                    self.wake(link, CLIENT, self.now);
+                }
+            }
+            What::Fault(fault) => self.fault(fault, &step),
+        }
+        let gap = self.plan.front().map_or(0, |next| next.gap_ns);
+        self.at(self.now.after_ns(gap), Event::Step);
+    }
+
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of fault")]
+    fn fault(&mut self, fault: Fault, step: &Step) {
+        let rng = &mut Rng::new(step.salt);
+        let link = self.clients[step.client].link;
+        let done = match (fault, link) {
+            (Fault::Stall, Some(link)) => {
+                let until = self.now.after_ns(rng.within(1_000, 30_000_000));
+                let side = rng.below(2) as usize;
+                self.links[link].pipes[side].held_until = until;
+                self.wake(link, side, until);
+                true
+            }
+            (Fault::Reset, Some(link)) => {
+                for side in [CLIENT, TARGET] {
+                    let at = self.now.after_ns(rng.below(100_000));
+                    self.links[link].pipes[side].reset_at = Some(at);
+                    self.wake(link, side, at);
+                }
+                true
+            }
+            (Fault::HalfOpen, Some(link)) => {
+                for pipe in &mut self.links[link].pipes {
+                    pipe.void = true;
+                }
+                self.keep_alive(link);
+                // Either the initiator is gone too, or it will find out by its own watchdog.
+                if rng.per_mille(700) {
+                    self.client_dies(step.client, link);
+                    self.connect_in(step.client, rng.below(3_000_000));
+                }
+                true
+            }
+            (Fault::TargetCrash | Fault::AgentCrash, _) => {
+                self.crash(fault == Fault::AgentCrash, rng);
+                true
+            }
+            (Fault::ClientCrash, Some(link)) => {
+                let now = self.now;
+                self.links[link].pipes[TARGET].reset(now, &self.o, rng);
+                let at = self.links[link].pipes[TARGET].next_at(false);
+                self.wake(link, TARGET, at);
+                self.client_dies(step.client, link);
+                // Without its ID it cannot come back to its range, which must end then.
+                if self.o.lease_ms != u32::MAX && rng.per_mille(300) {
+                    self.clients[step.client].id = InitiatorId(rng.octets());
+                }
+                self.connect_in(step.client, rng.below(3_000_000));
+                true
+            }
+            (Fault::SlowReader, Some(link)) => {
+                let until = self.now.after_ns(rng.within(10_000, 20_000_000));
+                self.clients[step.client].paused_until = until;
+                self.wake(link, CLIENT, until);
+                true
+            }
+            (Fault::Corrupt, Some(link)) => {
+                // A damaged Tagged Offset within a partition misplaces octets there (docs/adr/0001): that is known.
+                let side = if self.o.direct_alloc {
+                    CLIENT
+                } else {
+                    rng.below(2) as usize
+                };
+                let link = &mut self.links[link];
+                let settled = link
+                    .t
+                    .as_ref()
+                    .is_some_and(|t| matches!(t.stage, Stage::Open));
+                let can = self.o.crc() && settled;
+                link.pipes[side].damage |= can;
+                can
+            }
+            (Fault::Jump, _) => self.jump(rng),
+            (Fault::Drain, _) => {
+                self.target.shared.drain();
+                let at = self.now.after_ns(rng.within(100_000, 20_000_000));
+                self.at(at, Event::DrainOver(self.target_lives));
+                true
+            }
+            (Fault::Replace, Some(link)) => {
+                // The old connection is left as it is; whatever is in flight on it has no owner any more.
+                self.client_dies(step.client, link);
+                self.connect_in(step.client, 0);
+                true
+            }
+            (_, None) => false,
+        };
+        if done {
+            tell!(
+                self,
+                "#{} fault {fault:?}, initiator {}",
+                step.number,
+                step.client
+            );
+            self.out.faults[fault as usize] += 1;
+            self.hash(step.salt);
+        }
+    }
+
+    /// The clock jumps to the next limit, or a nanosecond before or behind it.
+    fn jump(&mut self, rng: &mut Rng) -> bool {
+        let mut limits: Vec<Time> = self.target.directory.next_timeout().into_iter().collect();
+        for link in &self.links {
+            let session = link.t.as_ref().and_then(|t| t.session.as_ref());
+            limits.extend(session.and_then(kbtp_core::TargetSession::poll_timeout));
+            let session = link.c.as_ref().and_then(|c| c.session.as_ref());
+            limits.extend(session.and_then(Initiator::timeout));
+        }
+        limits.retain(|at| *at > self.now && *at < self.now.after_ms(10_000));
+        limits.sort_unstable();
+        if limits.is_empty() {
+            return false;
+        }
+        let at = rng.pick(&limits).0;
+        let at = match rng.below(3) {
+            0 => at - 1,
+            1 => at,
+            _ => at + 1,
+        };
+        self.now = self.now.max(Time(at));
+        true
+    }
+
+    // ---- Connections ----
+
+    pub(crate) fn connect_in(&mut self, client: usize, ns: u64) {
+        self.clients[client].connections += 1;
+        let number = self.clients[client].connections;
+        self.at(self.now.after_ns(ns), Event::Connect(client, number));
+    }
+
+    fn connect(&mut self, client: usize) {
+        if self.clients[client].link.is_some() || matches!(self.phase, Phase::Close | Phase::Leases)
+        {
+            return;
+        }
+        if self.now < self.target_up_at {
+            let wait = self.target_up_at.since_ns(self.now) + 1_000;
+            self.connect_in(client, wait);
+            return;
+        }
+        let number = self.links.len();
+        let now = self.now;
+        let (seed, other) = (self.rng.octets(), self.rng.octets());
+        let config = client::stream_config(&self.o);
+        let conn = Connection::initiator(&config, seed, b"", now);
+        let answer = Connection::responder(&target::stream_config(&self.o), other, now);
+        let (Ok(conn), Ok(answer)) = (conn, answer) else {
+            self.fail("a stream cannot be made".into());
+            return;
+        };
+        let scratch = Region::anonymous(Initiator::SCRATCH_LEN, &PageOptions::default());
+        let Ok(scratch) = scratch else {
+            self.fail("no memory".into());
+            return;
+        };
+        let auth = if self.o.auth {
+            AuthMode::Hmac
+        } else {
+            AuthMode::None
+        };
+        let challenge = self.rng.octets();
+        self.links.push(Link {
+            client,
+            c: Some(Box::new(CEnd {
+                conn,
+                session: None,
+                ops: std::collections::BTreeMap::new(),
+                given_up: 0,
+                scratch,
+                reset: false,
+                closed: false,
+                closing: false,
+                broke: false,
+                progress_at: now,
+                rogues: Vec::new(),
+            })),
+            t: Some(Box::new(TEnd {
+                conn: answer,
+                session: None,
+                stage: Stage::Startup,
+                replaced_gone: false,
+                waiters: Vec::new(),
+                waiting: VecDeque::new(),
+                reset: false,
+                closed: false,
+                auth,
+                challenge,
+                id: None,
+                hello_by: now.after_ms(5_000),
+                keepalive: None,
+            })),
+            pipes: [Pipe::default(), Pipe::default()],
+            wake: [NEVER; 2],
+            damaged: [false; 2],
+            spoilt: false,
+        });
+        self.clients[client].link = Some(number);
+        tell!(self, "initiator {client} connects: connection {number}");
+        self.wake(number, CLIENT, now);
+        self.wake(number, TARGET, now.after_ns(1));
+    }
+
+    /// Moves octets between a stream and the network; whether any moved.
+    pub(crate) fn pump(
+        &mut self,
+        link: usize,
+        side: usize,
+        conn: &mut Connection,
+        reset: bool,
+        closed: &mut bool,
+    ) -> bool {
+        let now = self.now;
+        let mut moved = false;
+        if conn.next_timeout().is_some_and(|at| at <= now) {
+            conn.handle_timeout(now);
+        }
+        let got = self.links[link].pipes[side].receive(conn, now, &self.o, &mut self.rng);
+        moved |= got.octets > 0 || got.ended;
+        if got.octets > 0 && self.links[link].pipes[side].blocked {
+            self.links[link].pipes[side].blocked = false;
+            self.wake(link, 1 - side, now);
+        }
+        let pipe = &mut self.links[link].pipes[1 - side];
+        let (sent, damaged) = pipe.send(conn, now, &self.o, &mut self.rng);
+        moved |= sent > 0;
+        self.links[link].damaged[1 - side] |= damaged;
+        self.links[link].spoilt |= damaged && side == CLIENT;
+        while let Some(action) = conn.next_action() {
+            moved = true;
+            *closed |= action == Action::Close;
+            let pipe = &mut self.links[link].pipes[1 - side];
+            if action == Action::Close && reset {
+                pipe.reset(now, &self.o, &mut self.rng);
+            } else {
+                pipe.end(now, &self.o, &mut self.rng);
+            }
+        }
+        if moved {
+            let at = self.links[link].pipes[1 - side].next_at(true);
+            self.wake(link, 1 - side, at);
+        }
+        moved
+    }
+
+    /// The target will find out that nobody is there any more.
+    fn keep_alive(&mut self, link: usize) {
+        let at = self.now.after_ns(KEEPALIVE_NS);
+        if let Some(t) = &mut self.links[link].t {
+            t.keepalive = Some(at);
+            self.wake(link, TARGET, at);
+        }
+    }
+
+    /// An initiator stops: nobody learns what became of its operations.
+    fn client_dies(&mut self, client: usize, link: usize) {
+        self.keep_alive(link);
+        self.links[link].c = None;
+        self.links[link].pipes[CLIENT].void = true;
+        self.clients[client].link = None;
+        self.clients[client].arena.give_all();
+    }
+
+    // ---- The target's life ----
+
+    fn crash(&mut self, memory_too: bool, rng: &mut Rng) {
+        let in_flight: usize = self
+            .links
+            .iter()
+            .filter_map(|link| link.t.as_ref()?.session.as_ref())
+            .map(kbtp_core::TargetSession::under_way)
+            .sum();
+        self.cut_all(rng);
+        self.target_up_at = self.now.after_ns(rng.below(2_000_000));
+        if memory_too {
+            let sessions = self.target.sessions;
+            self.target = Target::format(&self.o, &mut self.rng);
+            self.target.sessions = sessions;
+            self.model.reset(self.target.whole_table());
+            self.new_life();
+        } else {
+            if in_flight > 0 {
+                self.out.marks.hit(Mark::RecoverInFlight);
+            }
+            self.restart();
+        }
+    }
+
+    /// The target's ends of all connections are gone; the system resets them.
+    fn cut_all(&mut self, rng: &mut Rng) {
+        for number in 0..self.links.len() {
+            if self.links[number].t.take().is_none() {
+                continue;
+            }
+            self.model.ended(number, self.links[number].spoilt);
+            let now = self.now;
+            self.links[number].pipes[TARGET].void = true;
+            self.links[number].pipes[CLIENT].reset(now, &self.o, rng);
+            let at = self.links[number].pipes[CLIENT].next_at(false);
+            self.wake(number, CLIENT, at);
+        }
+    }
+
+    fn stop_drained(&mut self) {
+        for number in 0..self.links.len() {
+            if let Some(mut end) = self.links[number].t.take() {
+                end.conn.close(CloseReason::Abort);
+                self.target_ends(number, end);
+                let now = self.now;
+                self.links[number].pipes[CLIENT].reset(now, &self.o, &mut self.rng);
+                let at = self.links[number].pipes[CLIENT].next_at(false);
+                self.wake(number, CLIENT, at);
+            }
+        }
+        self.target_up_at = self.now.after_ns(self.rng.below(1_000_000));
+        self.restart();
+    }
+
+    /// Starts the next target over the memory of this one.
+    fn restart(&mut self) {
+        let bound = self.model.bound_in_all();
+        if bound > 0 {
+            self.out.marks.hit(Mark::RecoverBound);
+        }
+        let sessions = self.target.sessions;
+        let (now, instance) = (self.now, self.target.shared.pool.instance());
+        let fresh = Target::format(
+            &Options {
+                blocks: 1,
+                ..self.o.clone()
+            },
+            &mut self.rng,
+        );
+        let old = std::mem::replace(&mut self.target, fresh);
+        self.collect(&old);
+        match Target::recover(old.into_memory(), &self.o, &mut self.rng, now, sessions) {
+            Ok((target, found)) => {
+                self.target = target;
+                if found != bound {
+                    self.fail(format!("{bound} handles were bound, {found} were found"));
+                }
+                if self.target.shared.pool.instance() != instance {
+                    self.fail("a recovery that lost nothing changed the instance".into());
+                }
+                self.observe(Why::Recover, true);
+                self.new_life();
+            }
+            Err(what) => self.fail(what),
+        }
+    }
+
+    fn new_life(&mut self) {
+        self.target_lives += 1;
+        self.last_tail = self.target.tail();
+        self.ranges_changed();
+        self.audit();
+        self.plan_directory();
+        tell!(self, "the target starts again");
+    }
+
+    /// Takes over the marks that the counters of a target tell of.
+    fn collect(&mut self, target: &Target) {
+        let stats = &target.shared.stats;
+        for (counter, mark) in [
+            (&stats.frees_deferred, Mark::Deferred),
+            (&stats.allocations_parked, Mark::Parked),
+            (&stats.tickets_abandoned, Mark::Abandoned),
+            (&stats.leases_expired, Mark::LeaseExpired),
+            (&stats.partitions_refused, Mark::PartitionRefused),
+        ] {
+            for _ in 0..counter.load(Relaxed) {
+                self.out.marks.hit(mark);
+            }
+        }
+    }
+
+    // ---- The directory ----
+
+    pub(crate) fn plan_directory(&mut self) {
+        let at = self.target.directory.next_timeout().unwrap_or(NEVER);
+        let at = at.max(self.now);
+        if at < self.directory_at && at != NEVER {
+            self.directory_at = at;
+            self.at(at, Event::Directory);
+        }
+    }
+
+    fn poll_directory(&mut self) {
+        let now = self.now;
+        if self
+            .target
+            .directory
+            .next_timeout()
+            .is_some_and(|at| at <= now)
+        {
+            let target = &mut self.target;
+            target.directory.poll(now, &target.shared);
+            self.observe(Why::Release, false);
+            self.ranges_changed();
+        }
+        self.plan_directory();
+    }
+
+    /// Tells the model which ranges are nobody's any more.
+    pub(crate) fn ranges_changed(&mut self) {
+        let now = self.target.ranges();
+        let gone: Vec<_> = self
+            .known_ranges
+            .iter()
+            .copied()
+            .filter(|known| !now.contains(known))
+            .collect();
+        self.known_ranges = now;
+        for (first, rows) in gone {
+            self.model.released(Range { first, rows });
+        }
+    }
+
+    // ---- Checks ----
+
+    /// Looks what a call into the target did to the table.
+    pub(crate) fn observe(&mut self, why: Why, all: bool) {
+        let target = &self.target;
+        let before = self.model.seq;
+        let result = self
+            .model
+            .observe(why, all, &mut |at, to| target.table(at, to));
+        self.check(result);
+        if self.model.seq != before {
+            self.hash(self.model.seq);
+            let usage = self.target.shared.pool.usage();
+            if usage.free == usage.blocks {
+                self.out.marks.hit(Mark::RingFull);
+            } else if usage.free == 0 && usage.partitioned == 0 {
+                self.out.marks.hit(Mark::RingEmpty);
+            }
+            if usage.free > usage.blocks || usage.deferred > usage.blocks {
+                self.fail(format!("the counts of the pool cannot be: {usage:?}"));
+            }
+            let tail = self.target.tail();
+            if tail < self.last_tail {
+                self.out.marks.hit(Mark::TicketWrap);
+            }
+            self.last_tail = tail;
+        }
+        self.calls += 1;
+        // What is rare is looked at closely.
+        let deferred = self.target.shared.stats.frees_deferred.load(Relaxed);
+        if deferred != self.deferred_seen {
+            self.deferred_seen = deferred;
+            self.calls = AUDIT_EVERY;
+        }
+    }
+
+    /// Counts every block once.
+    pub(crate) fn audit(&mut self) {
+        let audit = self.target.shared.pool.audit();
+        let sessions = || {
+            self.links
+                .iter()
+                .filter_map(|l| l.t.as_ref()?.session.as_ref())
+        };
+        let held: u32 = sessions().map(kbtp_core::TargetSession::held).sum();
+        let under_way: u32 = sessions().map(|s| s.under_way() as u32).sum();
+        let over = sessions().find(|session| {
+            let quota = session.grant().map_or(u32::MAX, |grant| grant.quota);
+            session.usage().total() > quota
+        });
+        let over = over.map(|s| format!("usage {:?} over quota: {:?}", s.usage(), s.grant()));
+        if let Some(what) = over {
+            self.fail(what);
+        }
+        if !audit.faults.is_empty() || audit.bound != self.model.bound_in_all() {
+            self.fail(format!(
+                "audit: {audit:?}, {} bound",
+                self.model.bound_in_all()
+            ));
+        }
+        if audit.elsewhere < held || audit.elsewhere > held + under_way {
+            self.fail(format!(
+                "audit: {audit:?}, but sessions hold {held} and work on {under_way}"
+            ));
+        }
+        if audit.elsewhere > held {
+            self.out.marks.hit(Mark::FreedPinned);
+        }
+        if audit.deferred > 1 {
+            self.out.marks.hit(Mark::DeferredSome);
+        }
+        let committed = self.target.directory.summary().committed;
+        if committed > audit.blocks {
+            self.fail(format!(
+                "{committed} blocks are promised of {}",
+                audit.blocks
+            ));
+        }
+        if let Some(region) = self.target.memory.canaries_dead() {
+            self.fail(format!("somebody wrote beside the {region} region"));
+        }
+        // What is sealed lies in its block, as it was stored.
+        let (mut octets, rows) = (Vec::new(), self.o.rows() as usize);
+        for row in 0..rows {
+            let state = self.model.state(row);
+            if state.valid && state.sealed {
+                octets.resize(state.len as usize, 0);
+                self.target.block(state.block, &mut octets);
+                let result = self.model.sealed_octets(row, state.generation, &octets);
+                self.check(result.map_err(|what| format!("block of row {row}: {what}")));
+            }
+        }
+    }
+
+    // ---- The end ----
+
+    fn begin(&mut self, phase: Phase) {
+        tell!(self, "{phase:?}");
+        self.phase = phase;
+        self.phase_until = self.now.after_ns(PATIENCE_NS);
+        for link in 0..self.links.len() {
+            for side in [CLIENT, TARGET] {
+                self.links[link].pipes[side].held_until = self.now;
+                self.wake(link, side, self.now);
+            }
+        }
+        for client in &mut self.clients {
+            client.paused_until = self.now;
+            client.queue.clear();
+        }
+        if phase == Phase::Leases {
+            self.plan_directory();
+        }
+    }
+
+    fn advance(&mut self) {
+        let done = match self.phase {
+            Phase::Steps | Phase::Over => false,
+            Phase::Settle => (0..self.clients.len()).all(|client| self.is_settled(client)),
+            Phase::Close => self.links.iter().all(|l| l.c.is_none() && l.t.is_none()),
+            Phase::Leases => self.target.directory.next_timeout().is_none(),
+        };
+        if done {
+            match self.phase {
+                Phase::Settle => self.begin(Phase::Close),
+                Phase::Close => self.begin(Phase::Leases),
+                _ => {
+                    self.baseline();
+                    self.phase = Phase::Over;
+                }
+            }
+        } else if self.now > self.phase_until {
+            let stuck: Vec<_> = self
+                .links
+                .iter()
+                .enumerate()
+                .filter(|(_, link)| link.c.is_some() || link.t.is_some())
+                .map(|(number, link)| {
+                    let ops: Vec<_> = link.c.iter().flat_map(|c| c.ops.values()).collect();
+                    let stage = link.t.as_ref().map(|t| t.stage);
+                    format!("connection {number}: target {stage:?}, operations {ops:?}")
+                })
+                .collect();
+            let ranges = self.target.directory.ranges();
+            let phase = self.phase;
+            self.fail(format!("stuck in {phase:?}: {stuck:?}, ranges {ranges:?}"));
+        }
+    }
+
+    /// Whether an initiator has nothing left to do.
+    fn is_settled(&self, client: usize) -> bool {
+        // What an initiator that is gone has sent may still be on its way.
+        if self
+            .links
+            .iter()
+            .any(|link| link.c.is_none() && link.t.is_some())
+        {
+            return false;
+        }
+        let Some(link) = self.clients[client].link else {
+            // It may have something to free yet.
+            return self.o.lease_ms != u32::MAX || self.model.bound_in_all() == 0;
+        };
+        let idle = self.links[link].c.as_ref().is_none_or(|c| {
+            c.ops.is_empty() && c.rogues.is_empty() && (c.session.is_some() || c.conn.is_ended())
+        });
+        idle && (self.o.lease_ms != u32::MAX || self.model.bound_in_all() == 0)
+    }
+
+    /// All is as it was before anybody came.
+    fn baseline(&mut self) {
+        self.audit();
+        let target = std::mem::replace(&mut self.target, Target::format(&self.o, &mut self.rng));
+        self.collect(&target);
+        let usage = target.shared.pool.usage();
+        let audit = target.shared.pool.audit();
+        let summary = target.directory.summary();
+        let clean = usage.free == usage.blocks
+            && usage.deferred == 0
+            && usage.partitioned == 0
+            && audit.in_rings == audit.blocks
+            && audit.awaited + audit.deferred + audit.bound + audit.elsewhere == 0
+            && summary == kbtp_core::DirectorySummary::default();
+        if !clean {
+            self.fail(format!(
+                "not all came back: {usage:?}, {audit:?}, {summary:?}"
+            ));
+        }
+        for _ in 0..self.model.wraps {
+            self.out.marks.hit(Mark::GenerationWrap);
+        }
+        for _ in 0..self.model.torn {
+            self.out.marks.hit(Mark::TornUnsealed);
+        }
+    }
+
+    /// When an initiator gives a silent stream up.
+    pub(crate) const fn watchdog(end: &CEnd) -> Time {
+        end.progress_at.after_ns(WATCHDOG_NS)
+    }
+}
