@@ -202,11 +202,13 @@ impl Pool {
     /// block if it may next go to another trust domain.
     //= kbtp-6.4-return-to-its-ring
     pub(crate) fn put_back(&self, block: BlockIndex) -> bool {
+        let home = self.home(block);
+        // The initiator of a partition writes its blocks whenever it likes, bound or not: such a block holds that
+        // domain's octets until the partition is no more, and stays with that domain until then.
         //= kbtp-6.4-clear-for-other-domain
-        if self.isolate.load(Acquire) {
+        if home == Home::Shared && self.isolate.load(Acquire) {
             self.clear(block);
         }
-        let home = self.home(block);
         self.ring(home).free(self.geometry.offset_of(block)) == Freed::Deferred
     }
 

@@ -1,7 +1,7 @@
 //! DIRECT_ALLOC: the initiator's half is played through what the session exposes (draft, 3.4 and 6.6; P4).
 
 use super::rig::*;
-use crate::{DirectoryConfig, SessionEnd};
+use crate::{Directory, DirectoryConfig, Pool, SessionEnd, Shared};
 use kbtp_fabric::Atomics;
 use kbtp_wire::{
     AtomicForm, AuthMode, Bind, BlockOffset, ByteLen, Completion, Grant, Handle, Hello, Operation,
@@ -514,4 +514,68 @@ fn a_parked_allocation_does_not_swallow_the_initiators_tickets() {
         bind(&rig, &mut client, H + 1, ticket, block).status,
         Status::Ok
     );
+}
+
+/// The initiator of a partition writes blocks that it never binds: blocks that were freed since, and those of tickets
+/// that are abandoned.
+//= test kbtp-p9-reads-as-zeros
+//= test kbtp-6.4-clear-for-other-domain
+#[test]
+fn what_was_written_and_never_bound_is_not_seen_by_another_tenant() {
+    for killed in [false, true] {
+        let config = || DirectoryConfig {
+            tenants: vec![tenant("red", false), tenant("blue", false)],
+            ..config()
+        };
+        let mut rig = Rig::new(2, config());
+        let of = |name, initiator| {
+            let mut hello = wants(initiator, 2);
+            hello.tlvs.tenant = Some(name);
+            hello
+        };
+        let (mut red, grant) = rig.open(&of("red", 1));
+        // Each block is bound and freed once, so that the target had reason to think it clean.
+        for _ in 0..2 {
+            let ticket = take(&red, &grant).unwrap();
+            let block = slot(&red, &grant, ticket).unwrap();
+            assert_eq!(bind(&rig, &mut red, H, ticket, block).status, Status::Ok);
+            assert_eq!(red.call(&rig, H, 0, Operation::Free).status, Status::Ok);
+        }
+        for n in 0..2_u64 {
+            take(&red, &grant).unwrap();
+            let block = BlockOffset(grant.partition_offset.0 + n * u64::from(BLOCK));
+            write(&red, &grant, block, b"secret").unwrap();
+        }
+        red.timeout(&rig).unwrap();
+        rig.advance_ms(1000);
+        red.timeout(&rig).unwrap();
+        assert_eq!(rig.shared.stats.tickets_abandoned.load(SeqCst), 0);
+        rig.advance_ms(1000);
+        red.timeout(&rig).unwrap();
+        assert_eq!(rig.shared.stats.tickets_abandoned.load(SeqCst), 2);
+        if killed {
+            let pool = &rig.shared.pool;
+            let (meta, data) = (pool.meta_region().clone(), pool.block_region().clone());
+            let now = rig.now;
+            drop((red, rig));
+            let (pool, recovered) = Pool::recover(meta, data, [9; 16]).unwrap();
+            let shared = Shared::new(pool);
+            let directory = Directory::recover(config(), &shared, recovered, now).unwrap();
+            rig = Rig::over(shared, directory, now);
+        } else {
+            rig.close(red);
+        }
+
+        let (mut blue, grant) = rig.open(&of("blue", 2));
+        for n in 0..2_u64 {
+            let ticket = take(&blue, &grant).unwrap();
+            let block = slot(&blue, &grant, ticket).unwrap();
+            assert_eq!(
+                bind(&rig, &mut blue, grant.handle_base.0 + n, ticket, block).status,
+                Status::Ok
+            );
+            blue.call(&rig, grant.handle_base.0 + n, 0, load(0, 4));
+            assert_eq!(blue.read_memory(0, 4), [0; 4], "killed {killed}");
+        }
+    }
 }
