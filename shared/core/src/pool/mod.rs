@@ -246,6 +246,34 @@ impl Pool {
         })
     }
 
+    /// [`entry_pinned`](Self::entry_pinned) for a load by `domain`; `None`, and nothing pinned, if the row is not its.
+    ///
+    /// A range may be released and its rows given to another domain at any time, so that whose the row is must be asked
+    /// while the entry is bound: after it was pinned, and it must still be the same binding then.
+    //= kbtp-p7-not-valid-foreign
+    pub(crate) fn entry_for(
+        &self,
+        row: u64,
+        domain: Domain,
+    ) -> Option<(TableEntry, Option<BlockIndex>)> {
+        let (entry, pinned) = self.entry_pinned(row);
+        let own = self.is_of(row, domain)
+            && (pinned.is_none() || entry::still(self.entry_words(row), &entry));
+        if own {
+            return Some((entry, pinned));
+        }
+        if let Some(block) = pinned {
+            self.unpin(block);
+        }
+        None
+    }
+
+    /// Whether a remote party may write the block at any time, even while it is bound and sealed: it lies in the
+    /// partition of a session that has not ended.
+    pub(crate) fn is_partitioned(&self, block: BlockIndex) -> bool {
+        self.home(block) != Home::Shared
+    }
+
     /// The load that pinned the block is done with it.
     pub(crate) fn unpin(&self, block: BlockIndex) {
         if pins::unpin(self.block_word(block, BlockWord::Pins)) == pins::Then::Return {

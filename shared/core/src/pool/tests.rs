@@ -561,3 +561,38 @@ fn threads_that_allocate_bind_load_and_free_lose_no_block() {
     let audit = clean(&pool);
     assert_eq!((audit.in_rings, audit.deferred, audit.elsewhere), (8, 0, 0));
 }
+
+/// The row goes from one domain to the other and back, each binding a block of its own while it is its.
+//= test kbtp-p7-not-valid-foreign
+//= test kbtp-p9-own-blocks-only
+#[test]
+fn a_load_finds_no_block_of_the_domain_that_gets_the_row_next() {
+    const TURNS: u32 = 200_000;
+    let pool = pool(2);
+    let ours = hold(&pool, OURS);
+    let theirs = hold(&pool, THEIRS);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..TURNS {
+                for (domain, block) in [(OURS, ours), (THEIRS, theirs)] {
+                    pool.set_domain(0, 1, Some(domain));
+                    pool.bind(0, block, ByteLen(1), true);
+                    entry::unbind(pool.entry_words(0));
+                    pool.set_domain(0, 1, None);
+                }
+            }
+            done.store(true, Release);
+        });
+        while !done.load(Acquire) {
+            if let Some((_, Some(block))) = pool.entry_for(0, OURS) {
+                assert_eq!(block, ours);
+                pool.unpin(block);
+            }
+        }
+    });
+    for block in [ours, theirs] {
+        let pins = pool.block_word(block, BlockWord::Pins).load(Relaxed);
+        assert_eq!(pins, 0, "what is not the domain's stays pinned");
+    }
+}

@@ -256,8 +256,9 @@ impl Open {
             Progress::ReadingBound { entry } => {
                 self.post_read(cx, &slot.op, entry.block, Posted::Read { slot: index, seq });
             }
-            Progress::Sending { entry, .. } => {
-                self.post_load(cx, &slot.op, &entry, Posted::LoadEnd { slot: index, seq });
+            Progress::Sending { block, entry } => {
+                let posted = Posted::LoadEnd { slot: index, seq };
+                self.post_load(cx, &slot.op, block, &entry, posted);
             }
         }
     }
@@ -426,11 +427,10 @@ impl Open {
 
     fn visible_generation(&self, shared: &Shared, handle: Handle) -> Option<Generation> {
         let row = shared.pool.geometry().row(handle)?;
-        if shared.pool.is_of(row, self.domain) {
-            shared.pool.entry(row).generation
-        } else {
-            None
-        }
+        // In this order: a row may go to another domain at any time.
+        let entry = shared.pool.entry(row);
+        let own = shared.pool.is_of(row, self.domain);
+        own.then_some(entry.generation).flatten()
     }
 
     /// The answer to a request that succeeded.

@@ -55,10 +55,7 @@ impl Open {
             .row(op.handle)
             .ok_or(Status::NotAuthorized)?;
         //= kbtp-p9-own-blocks-only
-        if !pool.is_of(row, self.domain) {
-            return Err(Status::NotValid);
-        }
-        let (entry, pinned) = pool.entry_pinned(row);
+        let (entry, pinned) = pool.entry_for(row, self.domain).ok_or(Status::NotValid)?;
         let checked = check_load(op, &entry, sink, allow_unsealed);
         match (checked, pinned) {
             (Ok(()), Some(block)) if entry.data_len.0 > 0 => {
@@ -93,6 +90,7 @@ impl Open {
         &self,
         cx: &mut Context<'_>,
         op: &Op,
+        block: BlockIndex,
         entry: &TableEntry,
         posted: Posted,
     ) {
@@ -100,8 +98,9 @@ impl Open {
             return;
         };
         add(&cx.shared.stats.loaded_octets, entry.data_len.get());
-        // A block that is not sealed may be stored to while it is sent.
-        let source = if entry.is_sealed() {
+        // A block that is not sealed may be stored to while it is sent, and one in a partition may be written by the
+        // initiator that has it, sealed or not: its CRC would be wrong then, and the stream of the reader would end.
+        let source = if entry.is_sealed() && !cx.shared.pool.is_partitioned(block) {
             self.sealed_stag
         } else {
             self.pool_stag

@@ -2,10 +2,10 @@
 
 use super::rig::*;
 use crate::{Directory, DirectoryConfig, Pool, SessionEnd, Shared};
-use kbtp_fabric::Atomics;
+use kbtp_fabric::{Atomics, WorkRequest};
 use kbtp_wire::{
     AtomicForm, AuthMode, Bind, BlockOffset, ByteLen, Completion, Grant, Handle, Hello, Operation,
-    RingCounter, RingSlot, SessionCapabilities, Status, Ticket, fetch_add,
+    RingCounter, RingSlot, SessionCapabilities, Stag, Status, Ticket, fetch_add,
 };
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -578,4 +578,31 @@ fn what_was_written_and_never_bound_is_not_seen_by_another_tenant() {
             assert_eq!(blue.read_memory(0, 4), [0; 4], "killed {killed}");
         }
     }
+}
+
+/// Who has a partition can write its blocks while they are sent: their CRC would be wrong then.
+#[test]
+fn a_sealed_block_is_sent_as_one_that_changes_while_it_lies_in_a_partition() {
+    const SEALED_STAG: Stag = Stag(2);
+    let (mut rig, mut owner, grant) = opened(8, 2);
+    let ticket = take(&owner, &grant).unwrap();
+    let block = slot(&owner, &grant, ticket).unwrap();
+    write(&owner, &grant, block, b"data").unwrap();
+    assert_eq!(bind(&rig, &mut owner, H, ticket, block).status, Status::Ok);
+    let mut reader = rig.client();
+    reader.session.send_sealed_from(SEALED_STAG);
+    reader.hello(&mut rig, &hello(2)).unwrap();
+    let mut source = |rig: &Rig| {
+        reader.send(rig, H, 0, load(0, 4));
+        let request = reader.session.next_work().unwrap().request;
+        let WorkRequest::Write { local, .. } = request else {
+            panic!("{request:?}");
+        };
+        reader.session.work_posted();
+        reader.session.work_posted();
+        local.stag
+    };
+    assert_eq!(source(&rig), POOL_STAG);
+    rig.close(owner);
+    assert_eq!(source(&rig), SEALED_STAG, "nobody writes it any more");
 }
