@@ -128,7 +128,8 @@ impl AdminServer {
     }
 
     fn accept(&mut self, now: Time, answers: &impl Answers) {
-        loop {
+        // Those that are connected come between: there may be no end of new ones.
+        for _ in 0..limits::ADMIN_CONNECTIONS {
             let socket = match self.listener.accept() {
                 Ok((socket, _)) => socket,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
@@ -232,7 +233,8 @@ impl Connection {
                     let mut sink = [0; 512];
                     match self.socket.read(&mut sink) {
                         Ok(0) => return Ok(Step::Done),
-                        Ok(_) => {}
+                        // Others, and the time limit, come between: it may go on sending for ever.
+                        Ok(_) => return Ok(Step::Wait(Interest::READ)),
                         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                             return Ok(Step::Wait(Interest::READ));
                         }
@@ -353,6 +355,25 @@ mod tests {
             socket.read_to_string(&mut reply).unwrap();
             assert!(reply.starts_with("HTTP/1.1 431"), "{reply}");
         });
+    }
+
+    /// Else one that sends faster than it is read would have the thread for itself.
+    #[test]
+    fn who_goes_on_sending_is_read_a_little_at_a_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        let mut connection = Connection {
+            socket,
+            state: State::Closing,
+            deadline: Time(0),
+            number: 0,
+        };
+        client.write_all(&[b'a'; 16 << 10]).unwrap();
+        for _ in 0..3 {
+            assert!(matches!(connection.step(&Fixed), Ok(Step::Wait(_))));
+        }
+        assert_eq!(connection.socket.peek(&mut [0; 1]).unwrap(), 1);
     }
 
     #[test]
