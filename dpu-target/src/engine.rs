@@ -110,6 +110,8 @@ pub(crate) struct Engine<S> {
     timers: Timers,
     drain: Drain,
     next_session: u64,
+    /// The stream that was served last: the likeliest to ask next.
+    last: Option<u64>,
 }
 
 impl<S: Stream> Engine<S> {
@@ -124,6 +126,7 @@ impl<S: Stream> Engine<S> {
             timers: Timers::default(),
             drain: Drain::No,
             next_session: 0,
+            last: None,
         }
     }
 
@@ -206,6 +209,18 @@ impl<S: Stream> Engine<S> {
         self.enqueue(token);
     }
 
+    /// Looks whether the stream that was served last has something; then it is ready.
+    pub(crate) fn attempt(&mut self, now: Time) -> bool {
+        let found = self.last.and_then(|token| {
+            let conn = self.streams.get_mut(token)?;
+            conn.attempt(now).then_some(token)
+        });
+        if let Some(token) = found {
+            self.enqueue(token);
+        }
+        found.is_some()
+    }
+
     fn enqueue(&mut self, token: u64) {
         if let Some(conn) = self.streams.get_mut(token)
             && !conn.queued
@@ -261,7 +276,10 @@ impl<S: Stream> Engine<S> {
 
     /// Fires what is due and gives each stream that is ready a turn.
     pub(crate) fn run(&mut self, out: &mut impl Outside<S>) {
-        while let Some(key) = self.timers.pop_due(out.now()) {
+        // Most of the time there is no timer, and no look at the clock.
+        while self.timers.next_at().is_some()
+            && let Some(key) = self.timers.pop_due(out.now())
+        {
             self.fire(key, out);
         }
         for _ in 0..limits::READY_BATCH.min(self.ready.len()) {
@@ -338,6 +356,7 @@ impl<S: Stream> Engine<S> {
             return;
         };
         conn.queued = false;
+        self.last = Some(token);
         let stats = &self.worker.shared.stats;
         let abandoned = stats.tickets_abandoned.load(Ordering::Relaxed);
         let turn = conn.turn(&self.worker, &self.plane, out);

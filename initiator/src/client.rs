@@ -349,7 +349,10 @@ impl<D: Dial> Client<D> {
 
     /// Moves everything as far as it goes without waiting, and takes what ended; whether there is more to move.
     pub(crate) fn pump(&mut self) -> bool {
-        let now = self.clock.now();
+        self.pump_at(self.clock.now())
+    }
+
+    fn pump_at(&mut self, now: Time) -> bool {
         self.returned
             .invalidate(&mut self.link.stream, self.link.epoch);
         let more = self.link.pump(now);
@@ -366,10 +369,13 @@ impl<D: Dial> Client<D> {
         }
         watch(&self.poller, &mut self.watched, &self.link)?;
         let at = self.link.wake_at().map_or(until, |at| at.min(until));
-        self.poller
-            .wait((at != kbtp_core::initiator::NEVER).then_some(at))
+        let until = (at != kbtp_core::initiator::NEVER).then_some(at);
+        let link = &mut self.link;
+        let now = self
+            .poller
+            .wait_or(until, |now| link.attempt(now))
             .map_err(no_poller)?;
-        self.pump();
+        self.pump_at(now);
         Ok(())
     }
 
@@ -392,14 +398,19 @@ impl<D: Dial> Client<D> {
         }
     }
 
-    /// Has the descriptor of [`AsFd`] report what the connection waits for. For callers with an event loop of their
-    /// own.
+    /// Has the descriptor of [`AsFd`] report what the connection waits for; when to move again by itself. For callers
+    /// with an event loop of their own. What the last move left in the socket need not be reported once more to one
+    /// that is told of changes only: then the time has come already.
     #[cfg(feature = "tokio")]
     pub(crate) fn arm(&mut self) -> Result<Option<Time>, ClientError> {
         if self.link.ended().is_some() {
             return Ok(None);
         }
         watch(&self.poller, &mut self.watched, &self.link)?;
+        let now = self.poller.wait(Some(Time(0))).map_err(no_poller)?;
+        if self.poller.ready().len() > 0 {
+            return Ok(Some(now));
+        }
         Ok(self.link.wake_at())
     }
 

@@ -309,6 +309,19 @@ fn credits_that_never_come_back_are_waited_for_no_longer_than_asked() {
     assert!(gone.is_missing());
 }
 
+#[cfg(feature = "tokio")]
+#[test]
+fn what_is_left_in_the_socket_is_due_at_once() {
+    let (_, mut client) = client(4);
+    client.pump();
+    assert!(client.arm().unwrap().is_none_or(|at| at > client.now()));
+    // A loop that is told of changes only heard of this before it armed.
+    client.link.stream.ring();
+    assert!(client.arm().unwrap().is_some_and(|at| at <= client.now()));
+    client.pump();
+    assert!(client.arm().unwrap().is_none_or(|at| at > client.now()));
+}
+
 #[test]
 fn stags_of_dropped_buffers_go() {
     let (_, mut client) = client(4);

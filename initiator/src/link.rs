@@ -19,6 +19,8 @@ pub(crate) struct Link<S> {
     pub(crate) initiator: Initiator,
     pub(crate) epoch: u64,
     ended: Option<Arc<Ended>>,
+    /// What [`attempt`](Self::attempt) came to, for the next step to take.
+    early: Option<Result<bool, StreamError>>,
 }
 
 impl<S: Stream> Link<S> {
@@ -48,6 +50,7 @@ impl<S: Stream> Link<S> {
             initiator,
             epoch: EPOCHS.fetch_add(1, Ordering::Relaxed),
             ended: None,
+            early: None,
         })
     }
 
@@ -75,11 +78,31 @@ impl<S: Stream> Link<S> {
     /// Posts, moves, takes events and the time, once.
     fn step(&mut self, now: Time) -> Result<bool, Ended> {
         let mut moved = self.post(now)?;
-        let progress = self.stream.progress(now);
+        let progress = match self.early.take() {
+            // What was posted since must go out.
+            Some(Ok(early)) if moved => self.stream.progress(now).map(|more| early | more),
+            Some(early) => early,
+            None => self.stream.progress(now),
+        };
         moved |= self.events(now)?;
         moved |= progress?;
         self.initiator.handle_timeout(now)?;
         Ok(moved)
+    }
+
+    /// Looks whether something has come; if so, [`pump`](Self::pump) has something to do. Where something waits to be
+    /// sent the socket is to say when it takes a good piece of it: trying on and on would send crumbs.
+    pub(crate) fn attempt(&mut self, now: Time) -> bool {
+        if self.ended.is_some() || self.early.is_some() {
+            return true;
+        }
+        if self.stream.readiness().write {
+            return false;
+        }
+        let progress = self.stream.progress(now);
+        let moved = !matches!(progress, Ok(false));
+        self.early = moved.then_some(progress);
+        moved
     }
 
     fn post(&mut self, now: Time) -> Result<bool, Ended> {

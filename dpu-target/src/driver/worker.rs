@@ -104,7 +104,8 @@ impl<S: Stream> WorkerThread<S> {
             workers: self.workers,
         };
         while !engine.is_finished() {
-            world.poller.wait(engine.wait_until())?;
+            let until = engine.wait_until();
+            world.poller.wait_or(until, |now| engine.attempt(now))?;
             for ready in world.poller.ready() {
                 engine.ready(ready.token);
             }

@@ -83,6 +83,8 @@ pub(super) struct Conn<S> {
     asked: VecDeque<(RequestId, Time)>,
     /// The last post found the send queue full.
     full: bool,
+    /// What [`attempt`](Self::attempt) came to, for the next turn to take.
+    early: Option<Result<bool, StreamError>>,
 }
 
 impl<S: Stream> Conn<S> {
@@ -105,6 +107,7 @@ impl<S: Stream> Conn<S> {
             waiting: VecDeque::with_capacity(1),
             asked: VecDeque::new(),
             full: false,
+            early: None,
         }
     }
 
@@ -145,6 +148,16 @@ impl<S: Stream> Conn<S> {
         }
     }
 
+    /// Looks whether something has come; if so, a turn is due. Where something waits to be sent the socket is to say
+    /// when it takes a good piece of it: trying on and on would send crumbs.
+    pub(super) fn attempt(&mut self, now: Time) -> bool {
+        if self.early.is_none() && !self.stream.readiness().write {
+            let progress = self.stream.progress(now);
+            self.early = (!matches!(progress, Ok(false))).then_some(progress);
+        }
+        self.early.is_some()
+    }
+
     /// One turn: takes what came, posts what follows, as far as it goes without waiting and within the budget.
     pub(super) fn turn(
         &mut self,
@@ -153,27 +166,25 @@ impl<S: Stream> Conn<S> {
         out: &mut impl Outside<S>,
     ) -> Turn {
         let mut budget = limits::EVENTS_PER_TURN;
-        if self
-            .session
-            .poll_timeout()
-            .is_some_and(|at| at <= out.now())
-        {
+        let now = out.now();
+        if self.session.poll_timeout().is_some_and(|at| at <= now) {
             let result = self
                 .session
-                .handle_timeout(out.now(), &worker.shared, &mut self.stream);
+                .handle_timeout(now, &worker.shared, &mut self.stream);
             self.check(result);
         }
         loop {
             self.full = false;
             let stage = self.stage;
-            if let Err(error) = self.stream.progress(out.now()) {
+            let early = self.early.take();
+            if let Err(error) = early.unwrap_or_else(|| self.stream.progress(now)) {
                 return self.ended(&error, worker, out);
             }
             if self.replacement == Replacement::Gone {
                 self.replacement = Replacement::None;
                 self.admit(worker, plane, out);
             }
-            let posted = self.serve(worker, plane, out, &mut budget);
+            let posted = self.serve(now, worker, plane, out, &mut budget);
             if self.cut && matches!(self.stage, Stage::Closing(_)) {
                 return self.ended(&StreamError::ClosedHere, worker, out);
             }
@@ -191,6 +202,7 @@ impl<S: Stream> Conn<S> {
     /// something new to send.
     fn serve(
         &mut self,
+        now: Time,
         worker: &Worker,
         plane: &Plane,
         out: &mut impl Outside<S>,
@@ -202,7 +214,7 @@ impl<S: Stream> Conn<S> {
             if *budget == 0 {
                 return posted;
             }
-            if !self.full && self.session.ready() && self.take_waiting(worker, plane, out) {
+            if !self.full && self.session.ready() && self.take_waiting(now, worker, plane, out) {
                 *budget -= 1;
                 continue;
             }
@@ -217,9 +229,7 @@ impl<S: Stream> Conn<S> {
                         self.pins -= 1;
                         worker.metrics.pins.sub(1);
                     }
-                    let result = self
-                        .session
-                        .handle_done(out.now(), &worker.shared, id, outcome);
+                    let result = self.session.handle_done(now, &worker.shared, id, outcome);
                     self.check(result);
                 }
                 // KBTP has no such message towards the target.
@@ -229,7 +239,13 @@ impl<S: Stream> Conn<S> {
     }
 
     /// Gives the session the oldest message that waits; whether there was one.
-    fn take_waiting(&mut self, worker: &Worker, plane: &Plane, out: &mut impl Outside<S>) -> bool {
+    fn take_waiting(
+        &mut self,
+        now: Time,
+        worker: &Worker,
+        plane: &Plane,
+        out: &mut impl Outside<S>,
+    ) -> bool {
         let Some((slot, _)) = self.waiting.pop_front() else {
             return false;
         };
@@ -237,7 +253,6 @@ impl<S: Stream> Conn<S> {
             self.stream.release(slot);
             return true;
         }
-        let now = out.now();
         let message = self.stream.message(slot);
         if let (Stage::Open, Some(head)) = (self.stage, message.first_chunk()) {
             self.asked.push_back((Header::decode(head).request_id, now));

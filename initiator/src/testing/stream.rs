@@ -197,7 +197,8 @@ impl FakeStream {
         any
     }
 
-    fn ring(&mut self) {
+    /// Makes the descriptor readable until the next progress.
+    pub(crate) fn ring(&mut self) {
         self.bell.0.write_all(b"!").unwrap();
     }
 }

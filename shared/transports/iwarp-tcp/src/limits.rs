@@ -4,11 +4,18 @@
 /// 50 µs of latency: looking on for twice that is the most that can pay.
 pub const SPIN_MAX_NS: u64 = 100_000;
 
-/// A yield that took longer gave the core to another thread: alone on the core it is one system call.
+/// Looks for work between two yields of the core: a microsecond or two, so that another thread of this core, perhaps
+/// the very peer, does not wait long.
+pub const LOOKS_PER_YIELD: u32 = 3;
+
+/// A yield that took longer may have given the core to another thread: alone on the core it is one system call.
 pub const YIELD_ALONE_NS: u64 = 20_000;
 
-/// How long a core that another thread wanted is left alone: some slices of the scheduler.
-pub const CROWDED_NS: u64 = 10_000_000;
+/// A core that another thread wanted is left alone for so many times as long as that thread ran: looking on then
+/// costs at most a fifth of the time, whether a slice of 3 ms was lost to a computation or 30 µs to a short task.
+pub const CROWDED_TIMES: u64 = 4;
+/// At most that long: some slices of the scheduler.
+pub const CROWDED_MAX_NS: u64 = 20_000_000;
 
 /// One wait in so many looks on even though recent gaps were long: a 32nd of the waits, each at most
 /// [`SPIN_MAX_NS`], costs little and finds out within a moment that traffic has come to life.

@@ -1,12 +1,13 @@
 //! Waiting for sockets, a wake-up from another thread, or a time: a bounded look for work, then epoll.
 
 use crate::driver::Clock;
-use crate::limits::EPOLL_EVENTS;
+use crate::limits::{EPOLL_EVENTS, LOOKS_PER_YIELD};
 use crate::spin::{Policy, Spin};
 use kbtp_fabric::Time;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::resource::{UsageWho, getrusage};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -81,6 +82,7 @@ pub struct Poller {
     wake: Arc<EventFd>,
     clock: Clock,
     policy: Policy,
+    switches: Switches,
     events: Box<[EpollEvent; EPOLL_EVENTS]>,
     found: usize,
     woken: bool,
@@ -110,6 +112,7 @@ impl Poller {
             wake,
             clock: Clock::new(),
             policy: Policy::new(spin),
+            switches: Switches::default(),
             events: Box::new([EpollEvent::empty(); EPOLL_EVENTS]),
             found: 0,
             woken: false,
@@ -165,6 +168,20 @@ impl Poller {
     /// # Errors
     /// What the system says; a signal is not an error but an early end.
     pub fn wait(&mut self, until: Option<Time>) -> io::Result<Time> {
+        self.wait_or(until, |_| false)
+    }
+
+    /// As [`wait`](Self::wait). While it looks on, it also tries `attempt`, and ends when that gives `true`: for the
+    /// one stream that most likely has something next. Reading it right away costs hardly more than a look, and
+    /// the look that would find it ready is saved.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_or(
+        &mut self,
+        until: Option<Time>,
+        attempt: impl FnMut(Time) -> bool,
+    ) -> io::Result<Time> {
         let start = self.clock.now();
         self.woken = false;
         if self.look(EpollTimeout::ZERO)? {
@@ -174,35 +191,46 @@ impl Poller {
             return Ok(start);
         }
         let mut now = start;
-        if !self.look_on(start, until, &mut now)? && until.is_none_or(|at| at > now) {
-            self.look(timeout(now, until))?;
+        let mut found = self.look_on(until, &mut now, attempt)?;
+        if !found && until.is_none_or(|at| at > now) {
+            found = self.look(timeout(now, until))?;
             now = self.clock.now();
         }
-        if self.found > 0 || self.woken {
+        if found {
             self.policy.observe_gap(now.since_ns(start));
         }
         Ok(now)
     }
 
-    /// Looks for work as long as the policy says; whether there is some.
-    fn look_on(&mut self, start: Time, until: Option<Time>, now: &mut Time) -> io::Result<bool> {
-        let budget = self.policy.budget_ns(start);
-        let mut end = start.after_ns(budget);
+    /// Looks for work from `now` on as long as the policy says; whether there is some.
+    fn look_on(
+        &mut self,
+        until: Option<Time>,
+        now: &mut Time,
+        mut attempt: impl FnMut(Time) -> bool,
+    ) -> io::Result<bool> {
+        let mut end = now.after_ns(self.policy.budget_ns(*now));
         if let Some(at) = until {
             end = end.min(at);
         }
         while *now < end {
+            for _ in 0..LOOKS_PER_YIELD {
+                if attempt(*now) || self.look(EpollTimeout::ZERO)? {
+                    *now = self.clock.now();
+                    return Ok(true);
+                }
+            }
             // A yield is a system call that costs less than a microsecond while this thread is alone on its core.
+            let before = self.clock.now();
             let yielded = nix::sched::sched_yield();
             debug_assert_eq!(yielded, Ok(()));
-            let before = *now;
             *now = self.clock.now();
-            let alone = self.policy.observe_yield(*now, now.since_ns(before));
-            if self.look(EpollTimeout::ZERO)? {
-                return Ok(true);
-            }
+            let took = now.since_ns(before);
+            let alone = self
+                .policy
+                .observe_yield(*now, took, || self.switches.changed());
             if !alone {
-                return Ok(false);
+                return self.look(EpollTimeout::ZERO);
             }
         }
         Ok(false)
@@ -255,6 +283,20 @@ impl AsFd for Poller {
     /// The epoll descriptor itself, to be watched by another loop: readable when something is ready.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
+    }
+}
+
+/// How often this thread gave its core to another though it could have gone on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Switches(i64);
+
+impl Switches {
+    /// Whether it happened since this was last asked. One system call.
+    fn changed(&mut self) -> bool {
+        // It cannot fail: the structure is ours, and the kernel knows the word.
+        let usage = getrusage(UsageWho::RUSAGE_THREAD);
+        let count = usage.map_or(self.0, |usage| usage.involuntary_context_switches());
+        std::mem::replace(&mut self.0, count) != count
     }
 }
 
@@ -331,6 +373,46 @@ mod tests {
             poller.wait(Some(in_ms(&poller, 0))).unwrap();
             assert!(!poller.woken());
         }
+    }
+
+    #[test]
+    fn an_attempt_that_finds_something_ends_the_wait() {
+        let mut poller = Poller::new(Spin::For(Duration::from_secs(1000))).unwrap();
+        let mut attempts = 0;
+        // Before the first yield: after one this thread may find its core wanted, and sleep.
+        poller
+            .wait_or(None, |_| {
+                attempts += 1;
+                attempts == LOOKS_PER_YIELD
+            })
+            .unwrap();
+        assert_eq!(
+            (attempts, poller.ready().len(), poller.woken()),
+            (LOOKS_PER_YIELD, 0, false)
+        );
+        // What is ready already goes before any attempt, and one that finds nothing hides nothing.
+        poller.waker().wake();
+        poller.wait_or(None, |_| panic!("attempted")).unwrap();
+        let waker = poller.waker();
+        poller
+            .wait_or(None, |_| {
+                waker.wake();
+                false
+            })
+            .unwrap();
+        assert!(poller.woken());
+    }
+
+    #[test]
+    fn switches_are_noticed_once() {
+        let mut switches = Switches::default();
+        let counted = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+        let counted = counted.involuntary_context_switches();
+        switches.changed();
+        assert!(switches.0 >= counted);
+        // As if others had run since.
+        switches.0 -= 1;
+        assert!(switches.changed());
     }
 
     #[test]

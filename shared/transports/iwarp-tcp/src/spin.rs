@@ -2,10 +2,10 @@
 //!
 //! Waking a sleeping core costs tens of microseconds, so looking on over a gap shorter than that wins; over a longer
 //! one it burns the core for nothing, and while another thread wants the core it makes both slow. The policy learns
-//! from recent gaps, and a yield that takes long shows that another thread ran: then it leaves the core alone for a
-//! while.
+//! from recent gaps, and a yield in which another thread ran shows that the core is wanted: then it is left alone for
+//! a while, the longer the longer that thread ran.
 
-use crate::limits::{CROWDED_NS, SPIN_MAX_NS, SPIN_PROBE_EVERY, YIELD_ALONE_NS};
+use crate::limits::{CROWDED_MAX_NS, CROWDED_TIMES, SPIN_MAX_NS, SPIN_PROBE_EVERY, YIELD_ALONE_NS};
 use kbtp_fabric::Time;
 use std::time::Duration;
 
@@ -77,13 +77,20 @@ impl Policy {
         self.gap_ns = self.gap_ns.saturating_mul(7).saturating_add(gap) / 8;
     }
 
-    /// Learns how long a yield took; whether it is worth to look on.
-    pub(crate) fn observe_yield(&mut self, now: Time, took_ns: u64) -> bool {
-        let alone = took_ns <= YIELD_ALONE_NS;
-        if !alone {
-            self.crowded_until = now.after_ns(CROWDED_NS);
+    /// Learns how long a yield took; whether it is worth to look on. `gave_way` is asked after a long one: whether
+    /// another thread ran meanwhile. A guest's core stands still now and then without that, and then it is not wanted.
+    pub(crate) fn observe_yield(
+        &mut self,
+        now: Time,
+        took_ns: u64,
+        gave_way: impl FnOnce() -> bool,
+    ) -> bool {
+        let crowded = took_ns > YIELD_ALONE_NS && gave_way();
+        if crowded {
+            let pause = took_ns.saturating_mul(CROWDED_TIMES).min(CROWDED_MAX_NS);
+            self.crowded_until = now.after_ns(pause);
         }
-        alone
+        !crowded
     }
 }
 
@@ -135,15 +142,24 @@ mod tests {
     }
 
     #[test]
-    fn a_crowded_core_is_left_alone_for_a_while() {
+    fn a_crowded_core_is_left_alone_in_proportion() {
         for spin in [Spin::Auto, Spin::For(Duration::from_millis(1))] {
-            let mut policy = Policy::new(spin);
-            assert!(policy.observe_yield(Time(0), 1_000));
-            assert!(policy.budget_ns(LATER) > 0);
-            assert!(!policy.observe_yield(Time(0), 3_000_000));
-            assert_eq!(policy.budget_ns(LATER), 0);
-            assert!(policy.budget_ns(Time(CROWDED_NS)) > 0);
+            for (took, pause) in [(30_000, 30_000 * CROWDED_TIMES), (u64::MAX, CROWDED_MAX_NS)] {
+                let mut policy = Policy::new(spin);
+                assert!(policy.observe_yield(Time(0), 1_000, || panic!("short")));
+                assert!(policy.budget_ns(LATER) > 0);
+                assert!(!policy.observe_yield(Time(0), took, || true));
+                assert_eq!(policy.budget_ns(Time(pause - 1)), 0);
+                assert!(policy.budget_ns(Time(pause)) > 0);
+            }
         }
+    }
+
+    #[test]
+    fn a_core_that_stood_still_is_not_crowded() {
+        let mut policy = Policy::new(Spin::Auto);
+        assert!(policy.observe_yield(Time(0), 3_000_000, || false));
+        assert!(policy.budget_ns(LATER) > 0);
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub struct TcpRdmaStream {
     /// Why sending failed: reported once what the peer sent before has been read, a Terminate perhaps.
     broken: Option<io::Error>,
     traffic: Traffic,
+    /// The last read took all there was, and nothing has been read since.
+    drained: bool,
     ended: bool,
     reset: bool,
 }
@@ -136,6 +138,7 @@ impl TcpRdmaStream {
                 sends: 0,
                 receives: 0,
             },
+            drained: false,
             ended: false,
             reset: false,
         }
@@ -260,12 +263,21 @@ impl TcpRdmaStream {
         }
         let mut moved = 0_usize;
         let (mut readable, mut writable) = (true, true);
+        if std::mem::take(&mut self.drained) {
+            // An answer, or a request, goes out without a look for more before it, which would be in vain. What has
+            // come meanwhile is read by the next call.
+            let sent = self.send_once(now);
+            moved = sent.octets();
+            readable = moved == 0;
+            writable = !matches!(sent, Moved::Last(_));
+        }
         for _ in 0..PROGRESS_ROUNDS {
             // Receiving comes first: it may make something to send, and the peer's wait is the longer one.
             let mut round = 0;
             if readable {
                 let received = self.receive_once(now);
                 readable = matches!(received, Moved::Some(_));
+                self.drained = matches!(received, Moved::Last(_));
                 round = received.octets();
             }
             if writable {

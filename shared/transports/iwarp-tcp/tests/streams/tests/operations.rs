@@ -331,6 +331,43 @@ fn an_idle_stream_waits_for_reading_alone() {
 }
 
 #[test]
+fn an_answer_goes_out_first_and_what_came_meanwhile_is_read_next() {
+    let mut pair = Pair::plain(4096);
+    let send = |head| WorkRequest::Send {
+        head,
+        tail: None,
+        solicited: false,
+        invalidate: None,
+    };
+    pair.a.post(1, &send(b"question"));
+    pair.until(|_, b| !b.messages().is_empty());
+    let patience = super::Patience::new();
+    while pair.b.progress(patience.now()) {}
+    // More comes, and there is something to send: that goes first, and is all of that call.
+    pair.a.post(2, &send(b"another"));
+    assert!(pair.a.progress(patience.now()));
+    pair.b.post(1, &send(b"answer"));
+    let before = pair.b.stream.traffic();
+    assert!(pair.b.progress(patience.now()));
+    let after = pair.b.stream.traffic();
+    assert_eq!(
+        (after.sends, after.receives),
+        (before.sends + 1, before.receives)
+    );
+    // The next call reads, though there is something to send again.
+    pair.b.post(2, &send(b"one more"));
+    pair.b.progress(patience.now());
+    assert_eq!(pair.b.messages(), [b"another"]);
+    pair.until(|a, _| {
+        let answers = a.events.iter();
+        answers
+            .filter(|e| matches!(e, Event::Received { .. }))
+            .count()
+            == 2
+    });
+}
+
+#[test]
 fn a_large_write_takes_few_system_calls() {
     let mut pair = Pair::plain(MIB as u64);
     let before = pair.a.stream.traffic();
