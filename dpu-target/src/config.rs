@@ -253,7 +253,7 @@ pub struct TargetConfig {
     pub handles: Option<u64>,
     /// Blocks an initiator that names no quota is granted; none given: a quarter of the pool.
     pub default_quota: Option<u64>,
-    /// Blocks an initiator is granted at most; none given: as many as are left.
+    /// Blocks an initiator is granted at most, and of the handles the same part; none given: as many as are left.
     pub max_quota: Option<u64>,
     /// How long an initiator may hold a ticket before it binds it (draft, section 3.4).
     #[serde(deserialize_with = "de_duration")]

@@ -70,6 +70,16 @@ pub const PARK_RETRY_NS: u64 = 20_000;
 /// How often a partition that cannot be dissolved yet, or an abandoned ticket whose block has not come, is looked at.
 pub const SETTLE_RETRY_MS: u64 = 10;
 
+/// Octets of blocks that are freed in one go when leases are over: some milliseconds of zeroing, for which sessions that
+/// begin or end wait.
+pub const RELEASE_OCTETS: u64 = 64 << 20;
+
+/// Rows of the table looked at in one go when leases are over: under a millisecond.
+pub const RELEASE_ROWS: u64 = 1 << 16;
+
+/// Pause between two such goes.
+pub const RELEASE_PAUSE_MS: u64 = 1;
+
 /// Deferred slot writes of the shared ring kept without growing the list; each list grows up to its ring's blocks.
 pub const DEFERRED_RESERVE: usize = 256;
 

@@ -47,6 +47,7 @@ impl Directory {
     /// draw the free blocks of the pool through its hands.
     pub(crate) fn open(&mut self, shared: &Shared, opening: &Opening) -> Opened {
         let pair = (opening.tenant, opening.initiator);
+        self.finish_releasing(pair, shared);
         let before = self.ranges.get(&pair);
         //= kbtp-p8-second-session-replaces
         if let Some(live) = before.and_then(|range| range.live) {
@@ -83,7 +84,7 @@ impl Directory {
         let handles = if opening.handles == 0 {
             u64::from(quota)
         } else {
-            opening.handles
+            opening.handles.min(self.most_handles(shared))
         };
         let placed = match self.ranges.get_mut(&pair) {
             Some(range) => {
@@ -122,6 +123,18 @@ impl Directory {
             0 => wanted,
             most => wanted.min(most),
         }
+    }
+
+    /// Most handles of one session: where its blocks are limited, the same part of the table as of the pool, else one
+    /// session could take the whole table and leave the others blocks without handles.
+    fn most_handles(&self, shared: &Shared) -> u64 {
+        let geometry = shared.pool.geometry();
+        let most = match self.config.max_quota {
+            0 => return u64::MAX,
+            most => u64::from(most),
+        };
+        let part = geometry.handles.saturating_mul(most);
+        part.div_ceil(u64::from(geometry.blocks).max(1)).max(most)
     }
 
     /// Makes a range of `handles` handles, or as many as there are; its first row and rows.

@@ -10,6 +10,7 @@
 
 mod extents;
 mod grant;
+mod releasing;
 mod tenants;
 mod types;
 
@@ -22,10 +23,11 @@ pub use types::{
 use crate::limits::{CREDITS_MAX, INLINE_MAX, RANGES_MAX, SETTLE_RETRY_MS};
 use crate::pool::{PartitionId, RangeRecord, RecordSlot};
 use crate::stats::add;
-use crate::{BlockIndex, Pool, Recovered, Shared};
+use crate::{Pool, Recovered, Shared};
 use extents::Extents;
 use kbtp_fabric::Time;
 use kbtp_wire::{Auth, AuthMode, Challenge, Handle, InitiatorId};
+use releasing::Releasing;
 use std::collections::{BTreeMap, BTreeSet};
 use tenants::Tenants;
 
@@ -75,6 +77,8 @@ pub struct Directory {
     /// Partitions whose session has ended but whose freed blocks are still being sent, and the blocks they hold back.
     dissolving: Vec<(PartitionId, u32)>,
     retry_at: Option<Time>,
+    /// Ranges whose lease is over and that still bind blocks.
+    releasing: Releasing,
     pool_blocks: u32,
     table_base: Handle,
 }
@@ -101,6 +105,7 @@ impl Directory {
             free_slots: (0..RANGES_MAX).map(RecordSlot).collect(),
             dissolving: Vec::new(),
             retry_at: None,
+            releasing: Releasing::default(),
             pool_blocks: pool.geometry().blocks,
             table_base: pool.geometry().table_base_handle,
         })
@@ -122,6 +127,7 @@ impl Directory {
         for (record, bound) in recovered.ranges {
             directory.adopt(shared, &record, bound, now);
         }
+        while directory.release_some(shared) {}
         directory.prepare(&shared.pool);
         Ok(directory)
     }
@@ -133,7 +139,8 @@ impl Directory {
     }
 
     /// Releases ranges whose lease ended and dissolves partitions whose session ended. Call at
-    /// [`next_timeout`](Self::next_timeout) or later. Cost: a pass over the table rows of each range it releases.
+    /// [`next_timeout`](Self::next_timeout) or later. Cost: bounded by [`RELEASE_OCTETS`](crate::limits::RELEASE_OCTETS) of
+    /// blocks; what is over has its turn the next time.
     pub fn poll(&mut self, now: Time, shared: &Shared) {
         shared.pool.settle();
         let over =
@@ -145,9 +152,10 @@ impl Directory {
             .map(|(pair, _)| *pair)
             .collect();
         for pair in expired {
-            self.release(pair, shared);
+            self.release(pair);
             add(&shared.stats.leases_expired, 1);
         }
+        self.go_on_releasing(now, shared);
         self.dissolve(now, shared);
     }
 
@@ -158,6 +166,7 @@ impl Directory {
         leases
             .filter_map(|range| range.lease_ends)
             .chain(self.retry_at)
+            .chain(self.releasing.at)
             .min()
     }
 
@@ -241,7 +250,8 @@ impl Directory {
         }
         //= kbtp-p8-empty-range-released
         if over {
-            self.release(pair, shared);
+            self.release(pair);
+            self.go_on_releasing(now, shared);
         }
     }
 
@@ -254,6 +264,7 @@ impl Directory {
             .values()
             .map(Range::reserved)
             .chain(held_back)
+            .chain(self.releasing.bound())
             .map(u64::from)
             .sum();
         u32::try_from(u64::min(sum, u64::from(self.pool_blocks))).unwrap_or(u32::MAX)
@@ -308,44 +319,8 @@ impl Directory {
             other => other,
         };
         if let Some(loser) = loser {
-            self.clear(&loser, shared);
+            self.releasing.push(pair, loser);
         }
-    }
-
-    /// Frees what a range has bound and forgets the range.
-    fn release(&mut self, pair: Pair, shared: &Shared) {
-        if let Some(range) = self.ranges.remove(&pair) {
-            self.clear(&range, shared);
-        }
-    }
-
-    fn clear(&mut self, range: &Range, shared: &Shared) {
-        let pool = &shared.pool;
-        let mut left = range.bound;
-        let mut row = range.first_row;
-        let end = range.first_row.saturating_add(range.rows);
-        while left > 0 && row < end {
-            let entry = pool.entry(row);
-            let block: Option<BlockIndex> = if entry.is_valid() {
-                pool.geometry().block_at(entry.block)
-            } else {
-                None
-            };
-            if let Some(block) = block {
-                let (_, deferred) = pool.free(row, block);
-                add(&shared.stats.frees_deferred, u64::from(deferred));
-                add(&shared.stats.blocks_released, 1);
-                left = left.saturating_sub(1);
-            }
-            row = row.saturating_add(1);
-        }
-        pool.set_domain(range.first_row, range.rows, None);
-        if pool.clear_record(range.slot).is_ok() {
-            self.free_slots.insert(range.slot);
-        }
-        let granule = pool.geometry().granule_handles();
-        self.extents
-            .give(range.first_row / granule, range.rows.div_ceil(granule));
     }
 
     fn dissolve(&mut self, now: Time, shared: &Shared) {

@@ -1,8 +1,10 @@
 //! HELLO: who may come, what they get, and what stays when they go (P5, P6, P8, P9).
 
 use super::rig::*;
+use crate::limits::RELEASE_ROWS;
 use crate::{
-    Admission, Directory, DirectoryConfig, DirectoryError, Pool, SessionEnd, SessionPhase, Shared,
+    Admission, Contents, Directory, DirectoryConfig, DirectoryError, Geometry, Pool, SessionEnd,
+    SessionPhase, Shared,
 };
 use kbtp_fabric::{Atomics, Time};
 use kbtp_wire::{
@@ -580,7 +582,7 @@ fn a_pool_shown_to_one_tenant_holds_no_octets_of_another() {
 fn wrong_configurations_are_named() {
     let geometry = geometry(8);
     let (meta, data) = regions(&geometry);
-    let pool = Pool::format(meta, data, geometry, [0; 16], crate::Contents::Zeroed).unwrap();
+    let pool = Pool::format(meta, data, geometry, [0; 16], Contents::Zeroed).unwrap();
     let make = |config| Directory::new(config, &pool).map(|_| ());
     let bad = |key| move |e: &DirectoryError| matches!(e, DirectoryError::Config { key: k, .. } if *k == key);
     let credits = DirectoryConfig {
@@ -614,5 +616,94 @@ fn wrong_configurations_are_named() {
         })
         .unwrap_err();
         assert!(matches!(error, DirectoryError::Tenant { .. }));
+    }
+}
+
+/// A range as long as the table, with a block at each end of it.
+fn long_range(rig: &mut Rig) -> u64 {
+    let rows = 2 * RELEASE_ROWS + 64;
+    let geometry = Geometry {
+        handles: rows,
+        ..geometry(8)
+    };
+    let (meta, data) = regions(&geometry);
+    let pool = Pool::format(meta, data, geometry, [7; 16], Contents::Zeroed).unwrap();
+    let directory = Directory::new(config(), &pool).unwrap();
+    *rig = Rig::over(Shared::new(pool), directory, Time(1));
+    let wants = Hello {
+        handles: rows,
+        ..hello(1)
+    };
+    let (mut client, _) = rig.open(&wants);
+    for row in [0, rows - 1] {
+        assert_eq!(client.call(rig, H + row, 0, put(b"x")).status, Status::Ok);
+    }
+    rig.close(client);
+    rig.now = rig.directory.next_timeout().unwrap();
+    rig.directory.poll(rig.now, &rig.shared);
+    rows
+}
+
+/// Sessions that begin or end wait for it, so it must not take as long as the range is.
+#[test]
+fn a_range_is_released_a_part_at_a_time() {
+    let mut rig = Rig::new(8, config());
+    long_range(&mut rig);
+    let mut polls = 1;
+    let mut bound = vec![rig.at_rest().bound];
+    while let Some(due) = rig.directory.next_timeout() {
+        assert!(due > rig.now, "the mutex is free meanwhile");
+        let summary = rig.directory.summary();
+        let left = *bound.last().unwrap();
+        assert_eq!((summary.ranges, summary.committed), (0, left));
+        rig.now = due;
+        rig.directory.poll(rig.now, &rig.shared);
+        bound.push(rig.at_rest().bound);
+        polls += 1;
+    }
+    assert_eq!((polls, bound), (3, vec![1, 1, 0]));
+    // Quota and handles are there again.
+    let (_, grant) = rig.open(&Hello {
+        quota: 8,
+        handles: u64::MAX,
+        ..hello(2)
+    });
+    assert_eq!((grant.quota, grant.handle_count), (8, grant.table_count));
+}
+
+#[test]
+fn a_pair_that_returns_while_its_range_is_released_finds_a_new_one() {
+    let mut rig = Rig::new(8, config());
+    let rows = long_range(&mut rig);
+    let (mut client, grant) = rig.open(&Hello {
+        quota: 8,
+        ..hello(1)
+    });
+    assert_eq!(grant.quota, 8);
+    assert_eq!(rig.at_rest().bound, 0);
+    let last = client.call(&rig, H + rows - 1, 0, load(0, 1));
+    assert_eq!(last.status, Status::NotValid);
+    assert_eq!(client.call(&rig, H, 0, put(b"y")).status, Status::Ok);
+    rig.directory.poll(rig.now, &rig.shared);
+    assert_eq!(rig.at_rest().bound, 1);
+}
+
+/// Else it would leave the others blocks without handles.
+#[test]
+fn where_quotas_are_limited_no_session_takes_the_whole_table() {
+    let mut rig = Rig::new(
+        8,
+        DirectoryConfig {
+            max_quota: 2,
+            ..config()
+        },
+    );
+    let greedy = |initiator| Hello {
+        handles: u64::MAX,
+        ..hello(initiator)
+    };
+    for initiator in 1..=4 {
+        let (_, grant) = rig.open(&greedy(initiator));
+        assert_eq!((grant.quota, grant.handle_count), (2, 256));
     }
 }
