@@ -212,54 +212,41 @@ impl Element {
         self.opcodes().any(has_reply)
     }
 
-    /// What it reads and writes, whatever it becomes: each spot once for each.
+    /// What it reads and writes with this opcode. With `instead`, its pieces name what they do once the low octets of their
+    /// addresses were written.
     #[must_use]
-    pub fn accesses(&self) -> Vec<Access> {
-        let mut all = Vec::new();
-        let remote = self.remote().map(|remote| remote.spot);
-        let locals = || {
-            let named = |piece: &Piece| [Some(piece.spot), piece.instead];
-            self.pieces().iter().flat_map(named).flatten()
-        };
-        let mut add = |kind, spot, at_responder| {
-            all.push(Access {
+    pub fn accesses(&self, opcode: Opcode, instead: bool) -> Vec<Access> {
+        let remote = |kind| {
+            self.remote().map(|remote| Access {
                 kind,
-                spot,
-                at_responder,
-            });
+                spot: remote.spot,
+                at_responder: opcode != Opcode::Wait,
+            })
         };
-        for opcode in self.opcodes() {
-            match opcode {
-                Opcode::RdmaRead => {
-                    if let Some(spot) = remote {
-                        add(Kind::Read, spot, true);
-                    }
-                    locals().for_each(|spot| add(Kind::Write, spot, false));
-                }
-                Opcode::RdmaWrite | Opcode::RdmaWriteImmediate => {
-                    locals().for_each(|spot| add(Kind::Read, spot, false));
-                    if let Some(spot) = remote {
-                        add(Kind::Write, spot, true);
-                    }
-                }
-                Opcode::Send | Opcode::SendInvalidate => {
-                    locals().for_each(|spot| add(Kind::Read, spot, false));
-                }
-                Opcode::MaskedCs | Opcode::MaskedFa => {
-                    if let Some(spot) = remote {
-                        add(Kind::Atomic, spot, true);
-                    }
-                    locals().for_each(|spot| add(Kind::Write, spot, false));
-                }
-                Opcode::Wait => {
-                    if let Some(spot) = remote {
-                        add(Kind::Read, spot, false);
-                    }
-                }
-                _ => {}
-            }
+        let locals = |kind| {
+            self.pieces().iter().map(move |piece| Access {
+                kind,
+                spot: piece.instead.filter(|_| instead).unwrap_or(piece.spot),
+                at_responder: false,
+            })
+        };
+        match opcode {
+            Opcode::RdmaRead => remote(Kind::Read)
+                .into_iter()
+                .chain(locals(Kind::Write))
+                .collect(),
+            Opcode::RdmaWrite | Opcode::RdmaWriteImmediate => remote(Kind::Write)
+                .into_iter()
+                .chain(locals(Kind::Read))
+                .collect(),
+            Opcode::Send | Opcode::SendInvalidate => locals(Kind::Read).collect(),
+            Opcode::MaskedCs | Opcode::MaskedFa => remote(Kind::Atomic)
+                .into_iter()
+                .chain(locals(Kind::Write))
+                .collect(),
+            Opcode::Wait => remote(Kind::Read).into_iter().collect(),
+            _ => Vec::new(),
         }
-        all
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A [`Template`] is one slot of a session's two send queues, as data: WQEs, what they read and write, who writes whose
 //! octets, who enables whom. A [`Builder`] makes the slot's octets for a place in memory; [`RequestCost`] counts what a
-//! request takes; `Display` draws a template. Below is `kbtp-mlx5`, for octets; nothing here talks to a device.
+//! request takes; `Display` draws a template; [`check`], [`check_rows`] and [`check_armed`] hold fourteen rules over it, the
+//! reason why no client can make a chain do what its request did not ask for. Below is `kbtp-mlx5`, for octets; nothing here talks to a device.
 //!
 //! How a chain decides: the request's octets land in addresses of READs, whose keys are bounded, so that what is out of
 //! range ends the chain. Three compare-and-swaps turn Length, Generation, entry flags and kind of request into the address
@@ -22,11 +23,13 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod check;
 mod cost;
 pub mod element;
 pub mod key;
 pub mod limits;
 pub mod memory;
+mod order;
 mod placement;
 mod profile;
 pub mod record;
@@ -34,7 +37,9 @@ mod show;
 pub mod template;
 
 pub use build::{BuildError, Builder, Step};
+pub use check::{Finding, Rule, check, check_armed, check_rows};
 pub use cost::{RequestCost, SlotCost};
+pub use order::{Order, Point};
 pub use placement::{CqPlace, Placement, QueuePlace};
 pub use profile::{full, load};
 pub use template::Template;

@@ -3,7 +3,7 @@
 //! A slot serves one request. Its receive WQE scatters the request's octets into WQEs of the slot; these look up what the
 //! request asks for and write the opcodes of others, which lie there as NOPs.
 
-use crate::element::{Access, Bound, Cq, Element, Name, Piece, Queue, Shape};
+use crate::element::{Bound, Cq, Element, Name, Piece, Queue, Shape};
 use crate::memory::{Memory, Spot};
 
 /// Who writes octets.
@@ -145,15 +145,16 @@ impl Template {
             if element.has_reply() {
                 scatter(source, from, element.pieces(), &mut patches);
             }
-            let atomic = |access: &Access| access.kind == crate::element::Kind::Atomic;
-            for access in element.accesses().iter().filter(|one| atomic(one)) {
-                if let Memory::Wqe(_) = access.spot.memory {
-                    patches.push(Patch {
-                        source,
-                        from: 0,
-                        target: access.spot,
-                    });
-                }
+            let word = match element.shape {
+                Shape::CompareSwap { remote, .. } | Shape::FetchAdd { remote, .. } => remote.spot,
+                _ => continue,
+            };
+            if let Memory::Wqe(_) = word.memory {
+                patches.push(Patch {
+                    source,
+                    from: 0,
+                    target: word,
+                });
             }
         }
         patches

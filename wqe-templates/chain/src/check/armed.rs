@@ -1,0 +1,120 @@
+//! Rule 14, and of the others what only octets show: what arms a slot, as the device will find it.
+
+use super::{Finding, Findings, Rule};
+use crate::build::Step;
+use crate::element::{Element, Queue, Shape};
+use crate::placement::Placement;
+use crate::template::Template;
+use kbtp_mlx5::limits::BASIC_BLOCK;
+use kbtp_mlx5::{Body, Wqe};
+
+/// Checks the steps that arm slot `n`: everything is written before the receive WQE is posted, each WQE says where it is,
+/// none lies across the end of its ring, and WAITs count from the slot's first CQE.
+#[must_use]
+pub fn check_armed(
+    template: &Template,
+    placement: &Placement,
+    n: u64,
+    steps: &[Step],
+) -> Vec<Finding> {
+    let mut findings = Findings::default();
+    in_order(steps, &mut findings);
+    for (queue, element) in template.elements() {
+        wqe(template, placement, n, steps, queue, element, &mut findings);
+    }
+    findings.0
+}
+
+fn in_order(steps: &[Step], findings: &mut Findings) {
+    let rule = Rule::R14ArmedFirst;
+    let position = |wanted: fn(&Step) -> bool| steps.iter().position(wanted);
+    let posted = position(|step| matches!(step, Step::PostReceive(_)));
+    let last_write = steps
+        .iter()
+        .rposition(|step| matches!(step, Step::Write { .. }));
+    let Some(posted) = posted else {
+        findings.add(rule, "request", "no receive WQE is posted");
+        return;
+    };
+    let once = steps
+        .iter()
+        .filter(|step| matches!(step, Step::PostReceive(_)))
+        .count()
+        == 1;
+    findings.unless(once, rule, "request", "more than one receive WQE is posted");
+    let written = last_write.is_none_or(|last| last < posted);
+    findings.unless(
+        written,
+        rule,
+        "request",
+        "can come before its slot is written",
+    );
+    let between = steps.get(last_write.unwrap_or(0)..posted).unwrap_or(&[]);
+    let barrier = between.contains(&Step::Barrier);
+    findings.unless(
+        barrier,
+        rule,
+        "request",
+        "no barrier between the slot and its receive",
+    );
+}
+
+fn wqe(
+    template: &Template,
+    placement: &Placement,
+    n: u64,
+    steps: &[Step],
+    queue: Queue,
+    element: &Element,
+    findings: &mut Findings,
+) {
+    let name = element.name;
+    let offset = u64::from(template.offset(name).unwrap_or_default());
+    let block = placement.block(template, queue, n).wrapping_add(offset);
+    let address = placement.address(queue, block);
+    let mut found = None;
+    for step in steps {
+        if let Step::Write {
+            address: at,
+            octets,
+        } = step
+            && *at == address
+        {
+            found = Some(octets);
+        }
+    }
+    let Some(octets) = found else {
+        findings.add(Rule::R14ArmedFirst, name, "is not written");
+        return;
+    };
+    let Ok(wqe) = Wqe::decode(octets) else {
+        findings.add(Rule::R14ArmedFirst, name, "is no WQE");
+        return;
+    };
+    let at_home = wqe.control.index == Placement::index(block)
+        && wqe.control.qpn == placement.queue(queue).qpn
+        && usize::from(wqe.control.segments) == element.segments();
+    findings.unless(at_home, Rule::R4IdentityFixed, name, "says it is elsewhere");
+    let signalled = wqe.control.signal.on_success() == element.signalled;
+    findings.unless(
+        signalled,
+        Rule::R5CqesCounted,
+        name,
+        "writes another number of CQEs",
+    );
+    if let (Shape::Wait(cq, number), Body::WaitCqe(wait)) = (&element.shape, wqe.body) {
+        let expected = Placement::cqe_index(Placement::cqe(template, *cq, n, *number));
+        let counted = wait.index == expected && wait.cqn == placement.cq(*cq).cqn;
+        findings.unless(counted, Rule::R5CqesCounted, name, "waits for another CQE");
+    }
+    let ring = 1_u64
+        .checked_shl(u32::from(placement.queue(queue).log_size))
+        .unwrap_or(1);
+    let end = (block % ring).saturating_add(octets.len().div_ceil(BASIC_BLOCK) as u64);
+    findings.unless(
+        end <= ring,
+        Rule::R8LengthsFit,
+        name,
+        "lies across the end of its ring",
+    );
+}
