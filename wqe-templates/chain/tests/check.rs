@@ -59,7 +59,7 @@ mod tests {
         assert!(found, "{how}: {rule:?} finds nothing; {findings:?}");
     }
 
-    fn wqe<'a>(template: &'a mut Template, name: Name) -> &'a mut Element {
+    fn wqe(template: &mut Template, name: Name) -> &mut Element {
         template
             .find_mut(name)
             .unwrap_or_else(|| panic!("no {name}"))
@@ -100,7 +100,7 @@ mod tests {
         move |template| remote(template, name, |one| one.key = key)
     }
 
-    fn pieces<'a>(template: &'a mut Template, name: Name) -> &'a mut Vec<Piece> {
+    fn pieces(template: &mut Template, name: Name) -> &mut Vec<Piece> {
         match &mut wqe(template, name).shape {
             Shape::Rdma(_, pieces) | Shape::Send(pieces) => pieces,
             other => panic!("{name}: {other:?}"),
@@ -200,10 +200,10 @@ mod tests {
             compare_mask[3] = 0;
         });
         breaks(rule, "a WRITE that is awake", |template| {
-            wqe(template, "U2").opcode = Opcode::RdmaWrite
+            wqe(template, "U2").opcode = Opcode::RdmaWrite;
         });
         breaks(rule, "C1 awake", |template| {
-            wqe(template, "C1").opcode = Opcode::RdmaWrite
+            wqe(template, "C1").opcode = Opcode::RdmaWrite;
         });
         breaks(
             rule,
@@ -242,7 +242,7 @@ mod tests {
         );
         breaks(rule, "a copy of Length", |template| {
             remote(template, "CPG", |one| {
-                one.spot = Spot::new(Memory::Scratch, scratch::REPLY, 2)
+                one.spot = Spot::new(Memory::Scratch, scratch::REPLY, 2);
             });
             pieces(template, "CPG")[0].spot = Spot::new(Memory::Scratch, scratch::ENTRY, 2);
         });
@@ -263,7 +263,7 @@ mod tests {
         breaks(rule, "one that does not come", waits("WT9", Cq::Worker, 9));
         breaks(rule, "one that comes later", waits("WT1", Cq::Worker, 1));
         breaks(rule, "one fewer", |template| {
-            wqe(template, "T").signalled = false
+            wqe(template, "T").signalled = false;
         });
         breaks(rule, "the client's", waits("WTC", Cq::Client, 3));
         breaks(rule, "modes are patched", piece("P", 0, at("C1", 11, 1)));
@@ -286,11 +286,11 @@ mod tests {
         );
         breaks(rule, "another CQE", |template| {
             remote(template, "CK1", |one| {
-                one.spot.memory = Memory::Cqe(Cq::Client, 0)
+                one.spot.memory = Memory::Cqe(Cq::Client, 0);
             });
         });
         breaks(rule, "not the status", |template| {
-            remote(template, "CK1", |one| one.spot.at = 62)
+            remote(template, "CK1", |one| one.spot.at = 62);
         });
         breaks(
             rule,
@@ -348,8 +348,8 @@ mod tests {
         });
         breaks(rule, "too many pieces", |template| {
             let list = pieces(template, "P");
-            let last = *list.last().expect("some");
-            list.resize(31, last);
+            let end = *list.last().expect("some");
+            list.resize(31, end);
         });
         breaks(rule, "no room", |template| template.client_stride = 6);
         breaks(
@@ -363,7 +363,7 @@ mod tests {
             |template| pieces(template, "T").swap(0, 3),
         );
         breaks(rule, "less than was promised", |template| {
-            template.receive.truncate(10)
+            template.receive.truncate(10);
         });
     }
 
@@ -372,7 +372,7 @@ mod tests {
         let rule = Rule::R9Aligned;
         breaks(rule, "a counter", armed("FA", 132));
         breaks(rule, "the predicate", |template| {
-            remote(template, "CASa", |one| one.spot.at = 20)
+            remote(template, "CASa", |one| one.spot.at = 20);
         });
         breaks(rule, "a ring slot", armed("WD", 4));
         breaks(rule, "a ticket for an offset", |template| {
@@ -423,49 +423,47 @@ mod tests {
         }
     }
 
+    /// Every opcode of a live row of each request matters.
     #[test]
-    fn r11_records_are_exact() {
+    fn r11_each_opcode_of_a_record_counts() {
         let template = full(BLOCK);
-        let opcode = |name| Spot::field(name, Field::OPCODE);
-        // Any value of any live row, and any of a punt, is missed.
-        let mut live = 0;
-        for variant in [1, 6, 12, 13] {
-            let outcome = if variant == 13 {
-                Outcome::NoData
-            } else {
-                Outcome::Data
-            };
-            let flags = EntryFlags([0, 3, 1, 0, 3][usize::from(variant) % 5]);
-            let flags = if variant == 12 {
-                EntryFlags(2)
-            } else if variant == 6 {
-                EntryFlags(1)
-            } else {
-                EntryFlags(flags.0 | 3)
-            };
-            let good = rows(&template)(outcome, flags, Variant(variant));
-            assert_ne!(good, Record::punt(&template), "variant {variant}");
+        let (valid, sealed, data) = (EntryFlags(1), EntryFlags(3), Outcome::Data);
+        let live = [
+            (data, sealed, Variant(1)),
+            (data, valid, Variant(6)),
+            (data, EntryFlags(2), Variant(12)),
+            (Outcome::NoData, sealed, Variant(13)),
+        ];
+        let mut opcodes = 0;
+        for row in live {
+            let good = rows(&template)(row.0, row.1, row.2);
+            assert_ne!(good, Record::punt(&template), "{row:?}");
             for (place, value) in &good.values {
-                if let Value::Opcode(old) = value {
-                    live += 1;
-                    let new = if *old == Opcode::Nop {
-                        Opcode::RdmaWrite
-                    } else {
-                        Opcode::Nop
-                    };
-                    // A WQE whose effect is none of its own: BT1 and the copies are seen through WD.
-                    rows_break(&format!("{variant}: {place}"), |o, f, v, record| {
-                        if (o, f, v) == (outcome, flags, Variant(variant)) {
-                            set(record, *place, Value::Opcode(new));
-                        }
-                    });
-                }
+                let Value::Opcode(old) = value else {
+                    continue;
+                };
+                opcodes += 1;
+                let new = match old {
+                    Opcode::Nop => Opcode::RdmaWrite,
+                    _ => Opcode::Nop,
+                };
+                rows_break(&format!("{row:?}: {place}"), |o, f, v, record| {
+                    if (o, f, v) == row {
+                        set(record, *place, Value::Opcode(new));
+                    }
+                });
             }
         }
-        assert_eq!(live, 4 * 14);
+        assert_eq!(opcodes, 4 * 14);
+    }
+
+    #[test]
+    fn r11_rows_are_those_of_their_requests() {
+        let template = full(BLOCK);
         rows_break("a punt that goes on", |outcome, _, _, record| {
             if outcome == Outcome::None {
-                set(record, opcode("GO"), Value::Opcode(Opcode::SendEnable));
+                let go = Spot::field("GO", Field::OPCODE);
+                set(record, go, Value::Opcode(Opcode::SendEnable));
             }
         });
         rows_break(
@@ -484,46 +482,45 @@ mod tests {
                 }
             },
         );
-        let free = |spot, value| {
-            move |outcome, _: EntryFlags, variant, record: &mut Record| {
-                if outcome == Outcome::NoData && variant == Variant(13) {
-                    set(record, spot, value);
-                }
-            }
-        };
+    }
+
+    #[test]
+    fn r11_operands_of_a_free_count() {
         let octet = |name, at: u16| Spot::field(name, Field::new(at, 1));
-        rows_break("Head for Tail", free(octet("FA", 23), Value::Octet(0)));
-        rows_break(
-            "the same Generation",
-            free(octet("NG", 20), Value::Octet(0)),
-        );
-        rows_break("no wait", free(octet("WD", 19), Value::Octet(0)));
-        rows_break(
-            "all ones for the block",
-            free(octet("W1", 47), Value::InScratch(scratch::ONES)),
-        );
-        rows_break(
-            "trash for the entry",
-            free(octet("U0", 47), Value::InScratch(scratch::TRASH)),
-        );
-        rows_break(
-            "the Sequence for the block",
-            free(
-                Spot::field("WD", Field::WAIT_KEY),
+        let wait_key = Spot::field("WD", Field::WAIT_KEY);
+        let flags = Spot::new(Memory::Scratch, scratch::ENTRY, 2);
+        for (how, place, value) in [
+            ("Head for Tail", octet("FA", 23), Value::Octet(0)),
+            ("the same Generation", octet("NG", 20), Value::Octet(0)),
+            ("no wait", octet("WD", 19), Value::Octet(0)),
+            (
+                "all ones for the block",
+                octet("W1", 47),
+                Value::InScratch(scratch::ONES),
+            ),
+            (
+                "trash for the entry",
+                octet("U0", 47),
+                Value::InScratch(scratch::TRASH),
+            ),
+            (
+                "the Sequence for the block",
+                wait_key,
                 Value::Key(Key::Sequence),
             ),
-        );
-        rows_break(
-            "flags that stay",
-            free(
-                Spot::new(Memory::Scratch, scratch::ENTRY, 2),
-                Value::Half(1),
-            ),
-        );
-        rows_break(
-            "a value too short",
-            free(Spot::field("WD", Field::WAIT_KEY), Value::Octet(0)),
-        );
+            ("flags that stay", flags, Value::Half(1)),
+            ("a value too short", wait_key, Value::Octet(0)),
+        ] {
+            rows_break(how, |outcome, _, variant, record| {
+                if outcome == Outcome::NoData && variant == Variant(13) {
+                    set(record, place, value);
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn r11_templates_do_what_records_say() {
         let rule = Rule::R11RecordsExact;
         breaks(rule, "the entry's first word first", swap("U1", "U2"));
         breaks(rule, "C1 and C2 whatever the record", |template| {
@@ -571,7 +568,7 @@ mod tests {
         );
         breaks(rule, "our rings for the client", keyed("C1", Key::Rings));
         breaks(rule, "loopback's key for the request", |template| {
-            template.receive[0].key = Key::Rings
+            template.receive[0].key = Key::Rings;
         });
         breaks(rule, "a look-up in the rings", keyed("NG", Key::Rings));
         breaks(rule, "the ring for an atomic", keyed("FA", Key::Sequence));
