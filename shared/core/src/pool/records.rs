@@ -3,7 +3,8 @@
 //!
 //! Octets of a record: 0..4 CRC32C of the rest up to 319, 4..8 one if in use, 8..16 first row, 16..24 rows,
 //! 24..40 Initiator ID, 40..42 octets of the tenant's name, 64..319 the name. A record is written before the first
-//! handle of its range is bound and cleared after the last one is free, so a torn one covers no binding.
+//! handle of its range is bound and cleared after the last one is free, so a torn one covers no binding. (If memory is
+//! damaged, it may: a recovery looks.)
 
 use super::Pool;
 use crate::limits::{RANGE_RECORD_LEN, RANGES_MAX, TENANT_NAME_MAX};
@@ -27,6 +28,11 @@ pub(crate) struct RangeRecord {
 }
 
 impl RangeRecord {
+    /// Its rows.
+    pub(super) fn row_numbers(&self) -> std::ops::Range<u64> {
+        self.first_row..self.first_row.saturating_add(self.rows)
+    }
+
     fn encode(&self) -> [u8; USED] {
         let mut octets = [0; USED];
         let name = self.tenant.as_bytes();
@@ -79,20 +85,17 @@ impl Pool {
         self.meta.zero(self.record_at(slot), RANGE_RECORD_LEN)
     }
 
-    /// Every record that is whole, and how many are damaged. Cost: reads all records.
-    pub(super) fn read_records(&self) -> Result<(Vec<RangeRecord>, u32), AccessError> {
+    /// Every record that is whole, and which are damaged. Cost: reads all records.
+    pub(super) fn read_records(&self) -> Result<(Vec<RangeRecord>, Vec<RecordSlot>), AccessError> {
         let mut records = Vec::new();
-        let mut damaged = 0_u32;
+        let mut damaged = Vec::new();
         let mut octets = [0; USED];
         for slot in (0..RANGES_MAX).map(RecordSlot) {
             self.meta.read(self.record_at(slot), &mut octets)?;
             match RangeRecord::decode(slot, &octets) {
                 Ok(Some(record)) => records.push(record),
                 Ok(None) => {}
-                Err(_) => {
-                    damaged = damaged.saturating_add(1);
-                    self.clear_record(slot)?;
-                }
+                Err(_) => damaged.push(slot),
             }
         }
         Ok((records, damaged))

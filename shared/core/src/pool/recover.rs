@@ -4,7 +4,7 @@
 //! free, and ring, partitions, pins and tickets are made anew.
 
 use super::format::read_superblock;
-use super::records::RangeRecord;
+use super::records::{RangeRecord, RecordSlot};
 use super::region_words::BlockWord;
 use super::{Home, Pool, PoolError, Recovered, RecoveryReport, entry};
 use crate::BlockIndex;
@@ -33,12 +33,30 @@ impl Pool {
         let (geometry, instance) = read_superblock(&meta)?;
         let mut pool = Self::over(meta, blocks, geometry, instance)?;
         let (records, damaged) = pool.read_records()?;
+        let (records, overlapping) = pool.without_overlaps(records);
+        let (claims, mut dropped) = pool.claim_blocks(&records);
+        if !(damaged.is_empty() && overlapping.is_empty()) {
+            dropped.extend(pool.strays(&records));
+        }
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let mut report = RecoveryReport {
-            ranges_dropped: damaged,
+            entries_dropped: count(dropped.len()).into(),
+            ranges_dropped: count(damaged.len()).saturating_add(count(overlapping.len())),
+            // A target that was killed while it wrote or cleared a record left it damaged; nothing was bound then.
+            instance_changed: !(dropped.is_empty() && overlapping.is_empty()),
             ..RecoveryReport::default()
         };
-        let records = pool.without_overlaps(records, &mut report)?;
-        let claims = pool.claim_blocks(&records, &mut report);
+        if report.instance_changed {
+            // Before anything is dropped: whoever is killed now must leave its successor the new one.
+            pool.instance = fresh_instance;
+            pool.write_superblock()?;
+        }
+        for row in dropped {
+            entry::unbind(pool.entry_words(row));
+        }
+        for slot in damaged.into_iter().chain(overlapping) {
+            pool.clear_record(slot)?;
+        }
         pool.reset_block_words();
         let free = claims
             .iter()
@@ -49,30 +67,25 @@ impl Pool {
         let ranges: Vec<_> = records
             .into_iter()
             .map(|record| {
-                let rows = record.first_row..record.first_row.saturating_add(record.rows);
+                let rows = record.row_numbers();
                 let bound = rows.filter(|row| pool.entry(*row).is_valid()).count();
-                (record, u32::try_from(bound).unwrap_or(u32::MAX))
+                (record, count(bound))
             })
             .collect();
         report.bound = ranges.iter().map(|(_, bound)| *bound).sum();
-        report.ranges = u32::try_from(ranges.len()).unwrap_or(u32::MAX);
-        report.instance_changed = report.entries_dropped > 0 || report.ranges_dropped > 0;
-        if report.instance_changed {
-            pool.instance = fresh_instance;
-        }
-        pool.write_superblock()?;
+        report.ranges = count(ranges.len());
         Ok((pool, Recovered { report, ranges }))
     }
 
-    /// The records that lie within the table and share no handle with an earlier one.
+    /// The records that lie within the table and share no handle with an earlier one, and the others.
     fn without_overlaps(
         &self,
         mut records: Vec<RangeRecord>,
-        report: &mut RecoveryReport,
-    ) -> Result<Vec<RangeRecord>, PoolError> {
+    ) -> (Vec<RangeRecord>, Vec<RecordSlot>) {
         records.sort_by_key(|record| record.first_row);
         let granule = self.geometry.granule_handles();
         let mut kept = Vec::with_capacity(records.len());
+        let mut others = Vec::new();
         let mut next_free = 0;
         for record in records {
             let end = record.first_row.checked_add(record.rows);
@@ -86,28 +99,19 @@ impl Pool {
                     next_free = end;
                     kept.push(record);
                 }
-                _ => {
-                    report.ranges_dropped = report.ranges_dropped.saturating_add(1);
-                    self.clear_record(record.slot)?;
-                }
+                _ => others.push(record.slot),
             }
         }
-        Ok(kept)
+        (kept, others)
     }
 
-    /// The row that binds each block, bad claims dropped.
-    fn claim_blocks(&self, records: &[RangeRecord], report: &mut RecoveryReport) -> Vec<u64> {
+    /// The row that binds each block, and the rows to be dropped.
+    fn claim_blocks(&self, records: &[RangeRecord]) -> (Vec<u64>, Vec<u64>) {
         let blocks = usize::try_from(self.geometry.blocks).unwrap_or(usize::MAX);
         let mut claims = vec![FREE; blocks];
+        let mut dropped = Vec::new();
         let mut twice = Vec::new();
-        let mut drop_entry = |row| {
-            entry::unbind(self.entry_words(row));
-            report.entries_dropped = report.entries_dropped.saturating_add(1);
-        };
-        for row in records
-            .iter()
-            .flat_map(|r| r.first_row..r.first_row.saturating_add(r.rows))
-        {
+        for row in records.iter().flat_map(RangeRecord::row_numbers) {
             let found = self.entry(row);
             if !found.is_valid() {
                 continue;
@@ -116,10 +120,10 @@ impl Pool {
             let block = self.geometry.block_at(found.block).filter(|_| fits);
             let claim = block.and_then(|b| claims.get_mut(usize::try_from(b.0).ok()?));
             match claim {
-                None => drop_entry(row),
+                None => dropped.push(row),
                 Some(claim) if *claim == FREE => *claim = row,
                 Some(claim) => {
-                    drop_entry(row);
+                    dropped.push(row);
                     twice.push(*claim);
                 }
             }
@@ -128,12 +132,26 @@ impl Pool {
         twice.dedup();
         for row in twice {
             let block = self.geometry.block_at(self.entry(row).block);
-            drop_entry(row);
+            dropped.push(row);
             if let Some(claim) = block.and_then(|b| claims.get_mut(usize::try_from(b.0).ok()?)) {
                 *claim = FREE;
             }
         }
-        claims
+        (claims, dropped)
+    }
+
+    /// Bound rows that are in no range: who gets them next would find another's blocks there. Cost: a pass over the
+    /// table.
+    fn strays(&self, records: &[RangeRecord]) -> Vec<u64> {
+        let mut gaps = Vec::new();
+        let mut from = 0;
+        for record in records {
+            gaps.push(from..record.first_row);
+            from = record.first_row.saturating_add(record.rows);
+        }
+        gaps.push(from..self.geometry.handles);
+        let rows = gaps.into_iter().flatten();
+        rows.filter(|row| self.entry(*row).is_valid()).collect()
     }
 
     /// No pins, no partitions. Whose octets a block holds stays known.

@@ -2,6 +2,7 @@
 
 use super::ring::{Deferred, Freed, Ring, RingMemory};
 use super::*;
+use crate::limits::RANGE_RECORD_LEN;
 use crate::pool::records::{RangeRecord, RecordSlot};
 use kbtp_memory::PageOptions;
 use kbtp_wire::{EntryFlags, Handle, RingCounter, RingOrder};
@@ -421,6 +422,51 @@ fn recovery_drops_entries_that_cannot_be_and_says_so() {
     assert_eq!((audit.bound, audit.in_rings), (1, 7));
     assert_eq!(pool.entry_pinned(3).1, Some(good));
     assert_eq!(pool.entry(0).generation.map(Generation::get), Some(2));
+}
+
+/// A record is written before its range binds anything and cleared after: a target that is killed meanwhile loses
+/// nothing. If memory is damaged, what the record covered must not be found by who gets the rows next.
+//= test kbtp-p6-instance-changes
+#[test]
+fn a_damaged_record_costs_only_what_it_covered() {
+    for bound in [false, true] {
+        let geometry = geometry(8, 256);
+        let (meta, data) = regions(&geometry);
+        let pool = Pool::format(
+            meta.clone(),
+            data.clone(),
+            geometry,
+            [1; 16],
+            Contents::Zeroed,
+        )
+        .unwrap();
+        pool.write_record(&record(0, 64, 64)).unwrap();
+        let kept = store(&pool, 64, b"kept");
+        pool.write_record(&record(1, 128, 64)).unwrap();
+        if bound {
+            store(&pool, 130, b"lost");
+        }
+        let torn = pool.layout.records + RANGE_RECORD_LEN + 20;
+        meta.write(torn, &[0xff]).unwrap();
+        drop(pool);
+
+        let recover = |instance| Pool::recover(meta.clone(), data.clone(), instance).unwrap();
+        let (pool, recovered) = recover([2; 16]);
+        let report = recovered.report;
+        assert_eq!((report.bound, report.ranges_dropped), (1, 1));
+        assert_eq!(report.entries_dropped, u64::from(bound));
+        assert_eq!(report.instance_changed, bound);
+        let instance = if bound { [2; 16] } else { [1; 16] };
+        assert_eq!(pool.instance(), instance);
+        assert_eq!(pool.entry_pinned(64).1, Some(kept));
+        assert!(!pool.entry(130).is_valid());
+        let audit = clean(&pool);
+        assert_eq!((audit.bound, audit.in_rings), (1, 7));
+        drop(pool);
+        let (pool, recovered) = recover([3; 16]);
+        assert_eq!(recovered.report.ranges_dropped, 0);
+        assert_eq!(pool.instance(), instance);
+    }
 }
 
 #[test]
