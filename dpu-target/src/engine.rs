@@ -12,6 +12,7 @@ use crate::limits;
 use crate::metrics::{EndReason, WorkerMetrics};
 use crate::plane::Plane;
 use crate::slab::Slab;
+use crate::sources::Place;
 use crate::status::SessionStatus;
 use crate::timers::{TimerKey, Timers};
 use conn::{Conn, Replacement, Stage, Turn};
@@ -60,6 +61,8 @@ pub(crate) struct Accepted<S> {
     pub(crate) peer: SocketAddr,
     pub(crate) auth: AuthMode,
     pub(crate) challenge: [u8; 32],
+    /// What it holds until its HELLO is answered.
+    pub(crate) place: Option<Place>,
 }
 
 /// What the engine wants from the world.
@@ -180,7 +183,8 @@ impl<S: Stream> Engine<S> {
         });
         session.send_sealed_from(sealed_stag);
         let now = out.now();
-        let conn = Conn::new(accepted.stream, session, accepted.peer, now);
+        let mut conn = Conn::new(accepted.stream, session, accepted.peer, now);
+        conn.place = accepted.place;
         let Some(token) = self.streams.insert(conn) else {
             tracing::error!("no token is left for a stream");
             self.worker.metrics.gone.increment();
@@ -392,6 +396,9 @@ impl<S: Stream> Engine<S> {
         };
         let before = std::mem::replace(&mut conn.noted, conn.stage);
         let stage = conn.stage;
+        if !matches!(stage, Stage::HalfOpen | Stage::Replacing) {
+            conn.place = None;
+        }
         self.count(before, stage);
         match stage {
             Stage::HalfOpen => {}

@@ -40,6 +40,7 @@ pub mod limits;
 mod metrics;
 mod plane;
 mod slab;
+mod sources;
 mod status;
 mod timers;
 mod units;

@@ -13,6 +13,7 @@ use crate::lifecycle::Lifecycle;
 use crate::limits;
 use crate::metrics::WorkerMetrics;
 use crate::plane::Plane;
+use crate::sources::places_of;
 use crate::status::PagesStatus;
 use kbtp_core::{Directory, DirectoryConfig, Shared, TenantConfig, TenantKey};
 use kbtp_iwarp_tcp::{
@@ -189,6 +190,7 @@ impl Builder {
             link: self.link,
             auth: auth_mode(&self.config),
             half_open_max: self.config.limits.half_open.into(),
+            sources: Arc::default(),
             sessions_max: self.config.limits.sessions.into(),
             linger: millis(self.config.limits.drain_linger),
         };
@@ -260,16 +262,10 @@ fn spawn_admin(
 pub(super) fn listen(config: &TargetConfig) -> Result<Vec<Listener>, StartError> {
     let half_open = usize::try_from(config.limits.half_open).unwrap_or(usize::MAX);
     let bind = |address: &SocketAddr| {
-        // On loopback everybody is one source.
-        let sources = if address.ip().is_loopback() {
-            1
-        } else {
-            limits::HALF_OPEN_SOURCES
-        };
         let options = ListenOptions {
             stream: stream_options(config),
             half_open,
-            half_open_per_source: (half_open / sources).max(1),
+            half_open_per_source: places_of(address, half_open),
             ..ListenOptions::default()
         };
         Listener::bind(*address, options).map_err(|source| StartError::Listen {

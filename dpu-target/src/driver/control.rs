@@ -6,6 +6,7 @@ use crate::engine::{Accepted, Millis, Worker};
 use crate::inbox::{Inbox, InboxSender};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::plane::Plane;
+use crate::sources::{Sources, places_of};
 use kbtp_control::AgentEvent;
 use kbtp_fabric::Time;
 use kbtp_iwarp_tcp::{
@@ -51,6 +52,7 @@ pub(crate) struct ControlThread {
     pub(crate) link: Link,
     pub(crate) auth: AuthMode,
     pub(crate) half_open_max: u64,
+    pub(crate) sources: Arc<Sources>,
     pub(crate) sessions_max: u64,
     pub(crate) linger: Millis,
 }
@@ -176,6 +178,12 @@ impl ControlThread {
             self.own.metrics.turned_away.increment();
             return;
         }
+        let half_open_max = usize::try_from(self.half_open_max).unwrap_or(usize::MAX);
+        let Some(place) = self.sources.take(&peer, places_of(&peer, half_open_max)) else {
+            tracing::warn!(%peer, "a stream is refused: too many from there have not said HELLO");
+            self.own.metrics.turned_away.increment();
+            return;
+        };
         let private = accepted
             .reply_data
             .first_chunk()
@@ -196,6 +204,7 @@ impl ControlThread {
             peer,
             auth: self.auth,
             challenge: private.challenge.0,
+            place: Some(place),
         }));
         count.metrics.dealt.increment();
         if let Err(error) = worker.send(command) {

@@ -4,6 +4,7 @@ use super::{Outside, Waiter, Worker};
 use crate::limits;
 use crate::metrics::EndReason;
 use crate::plane::Plane;
+use crate::sources::Place;
 use crate::status::{SessionStatus, hex};
 use kbtp_core::{Admission, Intake, SessionEnd, SessionId, SessionPhase, TargetSession};
 use kbtp_fabric::{
@@ -67,6 +68,8 @@ pub(super) struct Conn<S> {
     pub(super) replacement: Replacement,
     /// It had long enough to close: end it even if it does not report its end.
     pub(super) cut: bool,
+    /// Its source's place among the half-open streams, while it is one.
+    pub(super) place: Option<Place>,
     /// Who waits for it to be gone.
     pub(super) waiters: Vec<Waiter>,
     /// When it was accepted.
@@ -99,6 +102,7 @@ impl<S: Stream> Conn<S> {
             watched: Interest::READ,
             replacement: Replacement::None,
             cut: false,
+            place: None,
             waiters: Vec::new(),
             begun: now,
             requests: 0,

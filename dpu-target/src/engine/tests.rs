@@ -3,6 +3,7 @@
 mod random;
 
 use super::*;
+use crate::sources::Sources;
 use kbtp_core::{Contents, Directory, DirectoryConfig, Geometry, Pool};
 use kbtp_fabric::{
     Atomics, Capabilities, Event, LocalError, PostError, Readiness, ReceiveSlot, StreamError,
@@ -228,6 +229,7 @@ struct Rig {
     engines: Vec<(Engine<Scripted>, World)>,
     workers: Vec<Arc<Worker>>,
     plane: Arc<Plane>,
+    sources: Arc<Sources>,
     now: Rc<Cell<u64>>,
     _poller: Poller,
 }
@@ -292,6 +294,7 @@ impl Rig {
             engines,
             workers,
             plane,
+            sources: Arc::default(),
             now,
             _poller: poller,
         }
@@ -301,14 +304,16 @@ impl Rig {
         let script = Rc::new(Script::default());
         script.room.set(1000);
         let (engine, world) = &mut self.engines[engine];
+        let peer = "127.0.0.1:9".parse().unwrap();
         let accepted = Accepted {
             stream: Scripted {
                 script: Rc::clone(&script),
                 held: Vec::new(),
             },
-            peer: "127.0.0.1:9".parse().unwrap(),
+            peer,
             auth: AuthMode::None,
             challenge: [0; 32],
+            place: self.sources.take(&peer, 100),
         };
         engine.accept(accepted, world);
         script
@@ -507,6 +512,19 @@ fn what_may_change_while_it_is_sent_has_a_source_of_its_own() {
     rig.settle();
     assert!(script.statuses().iter().all(|(_, s)| *s == Status::Ok));
     assert_eq!(*script.sources.borrow(), [SEALED, POOL]);
+}
+
+#[test]
+fn a_stream_holds_a_place_of_its_source_until_its_hello_is_answered() {
+    let mut rig = Rig::new(1);
+    let (_first, _) = open(&mut rig, 0, 1);
+    assert_eq!(rig.sources.taken(), 0, "it is open");
+    let silent = rig.accept(0);
+    rig.settle();
+    assert_eq!(rig.sources.taken(), 1);
+    rig.pass(TIMES.handshake * MS);
+    assert!(silent.dropped.get());
+    assert_eq!(rig.sources.taken(), 0, "it is gone");
 }
 
 #[test]

@@ -137,8 +137,9 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// What counts as one source.
-fn source(peer: &SocketAddr) -> IpAddr {
+/// What counts as one source: an IPv4 address, or the /64 of an IPv6 address.
+#[must_use]
+pub fn source(peer: &SocketAddr) -> IpAddr {
     match peer.ip().to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
