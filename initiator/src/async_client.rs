@@ -57,6 +57,8 @@ struct State<D: Dial> {
     waiting: Vec<Option<Waker>>,
     /// Who waits for a free credit.
     queue: VecDeque<Waker>,
+    /// Operations that were dropped while the client was away: theirs are the places that nobody will claim.
+    dropped: Vec<Op>,
     /// When the task looks again by itself.
     wake_at: Option<Time>,
     /// The client value is dropped.
@@ -107,6 +109,32 @@ impl<D: Dial> State<D> {
                 (Some(known), Some(waker)) => known.clone_from(waker),
                 (waiting, waker) => *waiting = waker.cloned(),
             }
+        }
+    }
+
+    /// Leaves an operation to itself.
+    fn disown(&mut self, op: Op) {
+        self.await_op(op, None);
+        match &mut self.client {
+            Some(client) => client.disown(op),
+            // It cannot be told now. At most as many as the client has places.
+            None => self.dropped.push(op),
+        }
+        self.wake_next();
+    }
+
+    /// The client is back.
+    fn welcome(&mut self, mut client: Client<D>) {
+        self.dropped.drain(..).for_each(|op| client.disown(op));
+        self.client = Some(client);
+        self.pump();
+        self.arm();
+    }
+
+    /// Wakes who has waited longest for room: some place may have come free.
+    fn wake_next(&mut self) {
+        if let Some(waker) = self.queue.pop_front() {
+            waker.wake();
         }
     }
 
@@ -170,6 +198,7 @@ where
                 client: Some(client),
                 waiting: Vec::new(),
                 queue: VecDeque::new(),
+                dropped: Vec::new(),
                 wake_at: None,
                 closed: false,
             }),
@@ -282,9 +311,7 @@ where
         let back = tokio::spawn(async move {
             let (client, resumed) = done.await.map_err(no_task)?;
             let mut state = shared.lock();
-            state.client = Some(client);
-            state.pump();
-            state.arm();
+            state.welcome(client);
             shared.changed.notify_one();
             resumed
         });
@@ -406,6 +433,7 @@ impl<D: Dial> Future for Running<D> {
         match claimed {
             Ok(Some(completed)) => {
                 state.await_op(op, None);
+                state.wake_next();
                 this.stage = Stage::Over;
                 Poll::Ready((completed.result, completed.buffer))
             }
@@ -433,19 +461,10 @@ impl<D: Dial> Drop for Running<D> {
     fn drop(&mut self) {
         match self.stage {
             Stage::Flying(op) => {
-                let mut state = self.shared.lock();
-                state.await_op(op, None);
-                if let Some(client) = &mut state.client {
-                    client.disown(op);
-                }
+                self.shared.lock().disown(op);
             }
             // It may have been woken in the place of another.
-            Stage::Begin(_) => {
-                let waker = self.shared.lock().queue.pop_front();
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
+            Stage::Begin(_) => self.shared.lock().wake_next(),
             Stage::Over => {}
         }
     }
@@ -614,6 +633,83 @@ mod tests {
         loaded.unwrap();
         assert_eq!(buffer.unwrap().to_vec().unwrap(), pattern(7, 1000));
         assert_eq!(client.shared.lock().client.as_ref().unwrap().in_flight(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_operation_dropped_while_the_client_is_away_leaves_its_place() {
+        let (world, client) = client(4, 0).await;
+        let handle = Handle(base(&client));
+        world.lock().unwrap().script.silent = true;
+        let places = |client: &AsyncClient<FakeDial>| {
+            client
+                .shared
+                .lock()
+                .client
+                .as_ref()
+                .unwrap()
+                .table
+                .free
+                .len()
+        };
+        let before = places(&client);
+        let store = StoreOptions::default();
+        let mut operation = client.alloc_store(handle, filled(&client, 7), &store);
+        let waker = Waker::noop();
+        let mut context = Context::from_waker(waker);
+        assert!(Pin::new(&mut operation).poll(&mut context).is_pending());
+        assert_eq!(places(&client), before - 1);
+        // As while it reconnects.
+        let away = client.shared.lock().client.take();
+        drop(operation);
+        client.shared.lock().welcome(away.unwrap());
+        client.reconnect().await.unwrap();
+        assert_eq!(places(&client), before);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_place_is_served_when_another_is_claimed() {
+        let (_, client) = client(4, 1).await;
+        // No timer of an operation wakes anybody before the test gives up.
+        let free = FreeOptions {
+            timeout: Some(Duration::from_secs(3600)),
+            ..FreeOptions::default()
+        };
+        let handle = Handle(base(&client));
+        let waker = Waker::noop();
+        let mut context = Context::from_waker(waker);
+        let places = client
+            .shared
+            .lock()
+            .client
+            .as_ref()
+            .unwrap()
+            .table
+            .free
+            .len();
+        // All places are taken by operations that ended and that nobody has claimed.
+        let mut ended = Vec::new();
+        for _ in 0..places {
+            let mut state = client.shared.lock();
+            let submitted = state.client.as_mut().unwrap().submit_free(handle, &free);
+            state.pump();
+            ended.push(submitted.unwrap());
+        }
+        let waiting = tokio::spawn(client.free(handle, &free));
+        while client.shared.lock().queue.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let mut claimed = Running {
+            shared: Arc::clone(&client.shared),
+            plan: Plan::free(handle, &free),
+            stage: Stage::Flying(ended[0]),
+        };
+        assert!(Pin::new(&mut claimed).poll(&mut context).is_ready());
+        let patience = Duration::from_secs(20);
+        let (result, _) = tokio::time::timeout(patience, waiting)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(result.unwrap_err().status(), Some(Status::NotValid));
     }
 
     #[tokio::test]
