@@ -180,14 +180,15 @@ impl<D: Dial> Client<D> {
         };
         let first = self.one(kind, &mut item);
         let cut_off = matches!(first, Err(ClientError::Disconnected { .. }));
-        if !cut_off || self.ensure_open(self.deadline(options.timeout)).is_err() {
+        if !cut_off {
             return first;
         }
-        // `ensure_open` reconnected, so it says what it found; the caller is to learn of it too.
-        if !self.resumed.is_none_or(|resumed| resumed.bindings_kept()) {
-            return first;
+        match self.ensure_open(self.deadline(options.timeout)) {
+            Ok(resumed) if resumed.is_none_or(|resumed| resumed.bindings_kept()) => {
+                self.one(kind, &mut item)
+            }
+            _ => first,
         }
-        self.one(kind, &mut item)
     }
 
     /// Stores the data of `buffer` to a bound, unsealed handle and waits for the answer (draft, section 6.2).

@@ -35,7 +35,8 @@ pub struct Resumed {
 }
 
 impl Resumed {
-    /// Whether what was bound is still bound.
+    /// Whether what was bound is still bound, unless the lease ran out while there was no connection: the same range may
+    /// have been granted anew then, and the target does not tell. A block lost so answers `NOT_VALID`.
     #[must_use]
     pub const fn bindings_kept(&self) -> bool {
         !self.instance_changed && !self.range_changed
@@ -249,7 +250,7 @@ impl<D: Dial> Client<D> {
         self.reconnect_once(1, kbtp_core::initiator::NEVER)
     }
 
-    /// What the last automatic reconnect found, once.
+    /// What the automatic reconnects since the last call found, all together, once.
     pub const fn take_resumed(&mut self) -> Option<Resumed> {
         self.resumed.take()
     }
@@ -274,8 +275,11 @@ impl<D: Dial> Client<D> {
             attempts,
         };
         if resumed.bindings_kept() {
+            // The lease may have run out all the same, which the target does not say (profile, P8): what was bound may
+            // be, and is not held against allocations that the target judges itself.
             let usage = self.usage();
-            link.initiator.set_usage(usage.bound, usage.unsure);
+            let unsure = usage.bound.saturating_add(usage.unsure);
+            link.initiator.set_usage(0, unsure);
         }
         tracing::info!(address = %self.options.address, ?resumed, "connected again");
         self.last = identity;
@@ -285,9 +289,10 @@ impl<D: Dial> Client<D> {
     }
 
     /// A session is open, or is set up anew if the options say so; for operations that begin.
-    pub(crate) fn ensure_open(&mut self, deadline: Time) -> Result<(), ClientError> {
+    /// Gives what it found if it was set up anew.
+    pub(crate) fn ensure_open(&mut self, deadline: Time) -> Result<Option<Resumed>, ClientError> {
         let Some(cause) = self.link.ended() else {
-            return Ok(());
+            return Ok(None);
         };
         let Reconnect::Automatic {
             attempts,
@@ -304,8 +309,13 @@ impl<D: Dial> Client<D> {
         loop {
             let error = match self.reconnect_once(attempt, deadline) {
                 Ok(resumed) => {
-                    self.resumed = Some(resumed);
-                    return Ok(());
+                    // What one connection lost, the next does not bring back.
+                    self.resumed = Some(self.resumed.map_or(resumed, |before| Resumed {
+                        instance_changed: before.instance_changed || resumed.instance_changed,
+                        range_changed: before.range_changed || resumed.range_changed,
+                        attempts: resumed.attempts,
+                    }));
+                    return Ok(Some(resumed));
                 }
                 Err(error) => error,
             };

@@ -393,6 +393,25 @@ fn a_new_instance_is_told() {
 }
 
 #[test]
+fn what_one_reconnect_lost_is_told_after_the_next_too() {
+    let (world, dial) = target(4);
+    let mut client = Client::connect_with(dial, options().reconnect(Reconnect::AUTOMATIC)).unwrap();
+    let (handle, _) = client.handles();
+    let mut buffer = client.register(BLOCK).unwrap();
+    client.alloc_store(handle, &mut buffer, &store()).unwrap();
+    world.lock().unwrap().script.break_before = Some(0);
+    client.free(handle, &FreeOptions::default()).unwrap_err();
+    // The target starts anew; the first connection to it breaks with the load, and the next one carries it out.
+    world.lock().unwrap().crash();
+    world.lock().unwrap().script.break_before = Some(0);
+    let gone = client.load(handle, &mut buffer, &load()).unwrap_err();
+    assert_eq!(gone.status(), Some(Status::NotValid));
+    let resumed = client.take_resumed().unwrap();
+    assert!(resumed.instance_changed && !resumed.bindings_kept());
+    assert_eq!(client.take_resumed(), None);
+}
+
+#[test]
 fn loads_are_tried_again_on_a_new_connection_and_stores_are_not() {
     let (world, dial) = target(4);
     let automatic = Reconnect::Automatic {

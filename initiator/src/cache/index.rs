@@ -81,6 +81,11 @@ impl<H: BuildHasher> Index<H> {
         self.capacity
     }
 
+    /// Says how many entries may have a key from now on. Those that have one keep it.
+    pub(super) const fn set_capacity(&mut self, capacity: u32) {
+        self.capacity = capacity;
+    }
+
     /// The entry of `key`, whatever its state.
     pub(super) fn find(&self, key: &[u8]) -> Option<u32> {
         let hash = self.hasher.hash_one(key);

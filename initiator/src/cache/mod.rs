@@ -367,7 +367,8 @@ impl<D: Dial> BlockCache<D> {
         let deadline = self.client.deadline(None);
         let open = self.client.ensure_open(deadline);
         self.after_reconnect();
-        Ok(open?)
+        open?;
+        Ok(())
     }
 
     fn after_reconnect(&mut self) {
@@ -377,8 +378,12 @@ impl<D: Dial> BlockCache<D> {
     }
 
     fn resumed(&mut self, resumed: Resumed) {
-        if !resumed.bindings_kept() {
-            self.index.clear(capacity(&self.client));
+        let capacity = capacity(&self.client);
+        if resumed.bindings_kept() {
+            // The quota may be another one: over it nothing can be stored, and something is to be evicted.
+            self.index.set_capacity(capacity);
+        } else {
+            self.index.clear(capacity);
             self.stats.keys = 0;
             self.stats.octets = 0;
         }

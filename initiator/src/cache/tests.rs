@@ -46,6 +46,43 @@ fn keeps_the_most_lately_used() {
 }
 
 #[test]
+fn a_lease_that_ran_out_leaves_the_cache_of_use() {
+    let (world, mut cache) = cache(2);
+    put(&mut cache, b"a", b"1").unwrap();
+    put(&mut cache, b"b", b"2").unwrap();
+    world.lock().unwrap().lapse();
+    // The same instance and the same range: nothing says that what was bound is gone.
+    assert!(cache.reconnect().unwrap().bindings_kept());
+    assert_eq!(get(&mut cache, b"a"), None);
+    assert_eq!(get(&mut cache, b"b"), None);
+    put(&mut cache, b"c", b"3").unwrap();
+    put(&mut cache, b"d", b"4").unwrap();
+    assert_eq!(get(&mut cache, b"c").unwrap(), b"3");
+    assert_eq!(get(&mut cache, b"d").unwrap(), b"4");
+}
+
+#[test]
+fn a_session_resumed_with_less_quota_evicts() {
+    let (world, mut cache) = cache(4);
+    put(&mut cache, b"a", b"1").unwrap();
+    put(&mut cache, b"b", b"2").unwrap();
+    world.lock().unwrap().quota = 2;
+    assert!(cache.reconnect().unwrap().bindings_kept());
+    assert_eq!(cache.capacity(), 2);
+    put(&mut cache, b"c", b"3").unwrap();
+    assert_eq!(get(&mut cache, b"a"), None);
+    assert_eq!(get(&mut cache, b"b").unwrap(), b"2");
+    assert_eq!(get(&mut cache, b"c").unwrap(), b"3");
+    assert_eq!(world.lock().unwrap().bound(), 2);
+    // And it grows again with the quota.
+    world.lock().unwrap().quota = 3;
+    assert!(cache.reconnect().unwrap().bindings_kept());
+    put(&mut cache, b"d", b"4").unwrap();
+    assert_eq!(cache.stats().keys, 3);
+    assert_eq!(get(&mut cache, b"b").unwrap(), b"2");
+}
+
+#[test]
 fn replaces_and_removes() {
     let (world, mut cache) = cache(3);
     put(&mut cache, b"key", &pattern(1, 4096)).unwrap();

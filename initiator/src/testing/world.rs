@@ -64,6 +64,8 @@ pub(crate) struct World {
     pub(crate) script: Script,
     pub(crate) instance: u8,
     pub(crate) blocks: u32,
+    /// Blocks granted to the next session.
+    pub(crate) quota: u32,
     pub(crate) table: Vec<TableEntry>,
     pub(crate) pool: Vec<u8>,
     pub(crate) ring: Vec<RingSlot>,
@@ -84,6 +86,7 @@ impl World {
             script: Script::default(),
             instance: 1,
             blocks,
+            quota: blocks,
             table: vec![TableEntry::UNBOUND; blocks as usize],
             pool: vec![0; (blocks * BLOCK) as usize],
             ring: Vec::new(),
@@ -119,6 +122,16 @@ impl World {
             sessions,
             ..Self::new(self.blocks)
         };
+    }
+
+    /// The lease runs out: what is bound is freed, and the range may be granted again as it was.
+    pub(crate) fn lapse(&mut self) {
+        for index in 0..self.table.len() {
+            let entry = self.table[index];
+            if entry.is_valid() {
+                self.table[index] = self.free(&entry);
+            }
+        }
     }
 
     pub(crate) fn bound(&self) -> usize {
@@ -159,7 +172,7 @@ impl World {
                 .without(SessionCapabilities::RECORD_COMPLETION),
             block_size: ByteLen(BLOCK),
             pool_blocks: self.blocks,
-            quota: self.blocks,
+            quota: self.quota,
             handle_base: Handle(self.base),
             handle_count: u64::from(self.blocks),
             table_base: Handle(self.base),
