@@ -164,10 +164,7 @@ impl Connector {
 
     /// Tries again in revision 1 if that is asked for and may help.
     fn after_failure(&mut self, error: StreamError, silent: bool) -> Result<(), ConnectError> {
-        let closed = matches!(
-            error,
-            StreamError::PeerClosed | StreamError::Connection { .. }
-        );
+        // A peer that said nothing has closed the connection, in order or with a reset, or is mute.
         let timed_out = matches!(
             &error,
             StreamError::Connection { source } if source.kind() == io::ErrorKind::TimedOut
@@ -176,7 +173,6 @@ impl Connector {
         if !self.options.fall_back_to_original
             || *handshake == Handshake::Original
             || !silent
-            || !closed
             || timed_out
         {
             return Err(ConnectError::Startup(error));

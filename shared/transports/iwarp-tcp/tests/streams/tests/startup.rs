@@ -177,6 +177,13 @@ fn a_rejection_carries_its_private_data() {
 
 #[test]
 fn a_peer_of_revision_1_is_reached_by_falling_back() {
+    for in_order in [false, true] {
+        fall_back_from(in_order);
+    }
+}
+
+/// `in_order`: the peer reads the request to its end, so that its closing is no reset.
+fn fall_back_from(in_order: bool) {
     // It closes what it does not understand, then answers revision 1.
     let peer = TcpListener::bind(addr(V4)).unwrap();
     let to = peer.local_addr().unwrap();
@@ -186,6 +193,9 @@ fn a_peer_of_revision_1_is_reached_by_falling_back() {
             let mut frame = [0; 20];
             first.read_exact(&mut frame).unwrap();
             assert_eq!((&frame[..16], frame[17]), (&MPA_REQUEST[..], 2));
+            if in_order {
+                first.read_exact(&mut [0; 4 + 5]).unwrap();
+            }
             drop(first);
             let (mut second, _) = peer.accept().unwrap();
             second.read_exact(&mut frame).unwrap();
