@@ -671,7 +671,7 @@ mod tests {
         let (_, client) = client(4, 1).await;
         // No timer of an operation wakes anybody before the test gives up.
         let free = FreeOptions {
-            timeout: Some(Duration::from_secs(3600)),
+            timeout: Some(Duration::from_hours(1)),
             ..FreeOptions::default()
         };
         let handle = Handle(base(&client));

@@ -453,6 +453,22 @@ fn loads_are_tried_again_on_a_new_connection_and_stores_are_not() {
 }
 
 #[test]
+fn a_stream_that_is_ending_is_waited_for() {
+    let (world, mut client) = client(4);
+    let (handle, _) = client.handles();
+    world.lock().unwrap().script.ending = true;
+    let soon = FreeOptions {
+        timeout: Some(Duration::from_millis(20)),
+        ..FreeOptions::default()
+    };
+    let op = client.submit_free(handle, &soon).unwrap();
+    // There is nothing to do but wait, though something is to be posted.
+    assert!(!client.pump());
+    let late = client.wait(op).unwrap().result.unwrap_err();
+    assert!(matches!(late, ClientError::Deadline { sent: false, .. }));
+}
+
+#[test]
 fn a_refusal_is_told_by_its_status() {
     let (world, dial) = target(4);
     world.lock().unwrap().script.refuse = Some(Status::NoSpace);

@@ -111,8 +111,8 @@ impl<S: Stream> Link<S> {
             match self.stream.post(work.id, &work.request, work.signaled) {
                 Ok(()) => self.initiator.posted(now),
                 Err(PostError::QueueFull) => break,
-                // The stream says why at its next progress.
-                Err(PostError::Closed) => return Ok(true),
+                // The stream says why at a progress to come; while its Terminate is on its way that may take a while.
+                Err(PostError::Closed) => break,
                 Err(error) => return Err(Ended::Post(error.to_string())),
             }
             posted = true;

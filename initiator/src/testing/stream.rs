@@ -254,7 +254,10 @@ impl Stream for FakeStream {
         work: &WorkRequest<'_>,
         signaled: bool,
     ) -> Result<(), PostError> {
-        if self.closed || self.broken {
+        let world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        let ending = world.script.ending;
+        drop(world);
+        if self.closed || self.broken || ending {
             return Err(PostError::Closed);
         }
         let outcome = match *work {

@@ -31,6 +31,8 @@ pub(crate) struct Script {
     pub(crate) answer: Option<Vec<u8>>,
     /// Answers the next ALLOC_STORE so, without doing it.
     pub(crate) fail_alloc: Option<Status>,
+    /// The stream takes nothing more and has not ended yet, as while its Terminate is on its way.
+    pub(crate) ending: bool,
     /// Nobody can connect.
     pub(crate) unreachable: u32,
     /// Ring slots stay empty.
