@@ -110,9 +110,9 @@ impl<S: Stream> Link<S> {
         while let Some(work) = self.initiator.work() {
             match self.stream.post(work.id, &work.request, work.signaled) {
                 Ok(()) => self.initiator.posted(now),
-                Err(PostError::QueueFull) => break,
-                // The stream says why at a progress to come; while its Terminate is on its way that may take a while.
-                Err(PostError::Closed) => break,
+                // One that is closed says why at a progress to come; while its Terminate is on its way that may take a
+                // while.
+                Err(PostError::QueueFull | PostError::Closed) => break,
                 Err(error) => return Err(Ended::Post(error.to_string())),
             }
             posted = true;

@@ -18,6 +18,10 @@ const BASE: u64 = 1000;
 
 /// What the target does otherwise than it should.
 #[derive(Clone, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "switches of a test, each by itself"
+)]
 pub(crate) struct Script {
     /// Answers nothing until it is told otherwise; requests are kept.
     pub(crate) silent: bool,
