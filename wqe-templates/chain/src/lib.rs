@@ -34,6 +34,7 @@ mod placement;
 mod profile;
 pub mod record;
 mod show;
+pub mod table;
 pub mod template;
 
 pub use build::{BuildError, Builder, Step};

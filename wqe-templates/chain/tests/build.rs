@@ -181,17 +181,17 @@ mod tests {
         let (template, place) = (full(BLOCK), placement());
         let builder = Builder::new(&template, &place, BLOCK).expect("it fits");
         let octets = find(&builder, &template, 0, "CASa");
-        // Block Size 0x001000 is the word's octets 0 to 2; outcome 1 is bit 4 of octet 5.
+        // Block Size 0x001000 is the word's octets 0 to 2, and its top octet octet 7; outcome 1 is bit 4 of octet 5.
         assert_eq!(octets[40..48], [0, 0, 0, 0, 0, 0, 0x10, 0], "compare");
         assert_eq!(
             octets[56..64],
-            [0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff],
+            [0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff],
             "its mask"
         );
         assert_eq!(octets[32..40], [0, 0, 0x10, 0, 0, 0, 0, 0], "swap");
         assert_eq!(
             octets[48..56],
-            [0, 0, 0x30, 0xff, 0xff, 0xff, 0xff, 0xff],
+            [0xff, 0, 0x30, 0xff, 0xff, 0xff, 0xff, 0xff],
             "its mask"
         );
         let octets = find(&builder, &template, 0, "FA");

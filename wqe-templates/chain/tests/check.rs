@@ -240,6 +240,12 @@ mod tests {
             "a copy of the handle",
             piece("CPH1", 0, at("U1", 40, 8)),
         );
+        breaks(rule, "a Length that no comparison clears", |template| {
+            let Shape::CompareSwap { swap_mask, .. } = &mut wqe(template, "CASb").shape else {
+                panic!("a compare and swap")
+            };
+            swap_mask[7] = 0;
+        });
         breaks(rule, "a copy of Length", |template| {
             remote(template, "CPG", |one| {
                 one.spot = Spot::new(Memory::Scratch, scratch::REPLY, 2);

@@ -186,12 +186,15 @@ fn confined(template: &Template, findings: &mut Findings) {
             _ if spot.is_discarded() => true,
             Memory::Wqe(name) => template
                 .find(name)
-                .is_some_and(|(queue, element)| may_hold(queue, element, spot)),
+                .is_some_and(|(queue, element)| may_hold(template, queue, element, spot)),
             Memory::Scratch => {
                 let within = |at: u16, len: u64| {
                     spot.at >= at && spot.end() <= u64::from(at).saturating_add(len)
                 };
-                within(scratch::HEAD + 4, 8) || within(scratch::REPLY, 3)
+                // The reply is the predicate word: Length, the entry's Generation and Flags, variant, Length's top.
+                within(scratch::HEAD + 4, 8)
+                    || within(scratch::REPLY, 3)
+                    || within(scratch::REPLY + 7, 1)
             }
             _ => false,
         };
@@ -237,7 +240,7 @@ fn copies(template: &Template, spot: Spot) -> Vec<Spot> {
     copies
 }
 
-fn may_hold(queue: Queue, element: &Element, spot: Spot) -> bool {
+fn may_hold(template: &Template, queue: Queue, element: &Element, spot: Spot) -> bool {
     let within = |field: Field| spot.at >= field.at && spot.end() <= u64::from(field.end());
     match queue {
         Queue::Client => {
@@ -251,11 +254,45 @@ fn may_hold(queue: Queue, element: &Element, spot: Spot) -> bool {
             };
             // The last octet of an address is within a row of 256 octets: only where a row is one octet may it vary.
             let last = spot.end() == u64::from(Field::REMOTE_ADDRESS.end());
-            remote.key.is_bounded()
-                && within(Field::REMOTE_ADDRESS)
-                && (!last || remote.spot.len == 1)
+            let stays = match cleared(template, element, spot) {
+                Some(cleared) => cleared,
+                None => !last || remote.spot.len == 1,
+            };
+            remote.key.is_bounded() && within(Field::REMOTE_ADDRESS) && stays
         }
     }
+}
+
+/// Whether every compare and swap on a WQE's address clears these octets of it; `None` if there is none. Of the swaps of a
+/// predicate the last one finds what none before it took, so that one of them always swaps.
+fn cleared(template: &Template, element: &Element, spot: Spot) -> Option<bool> {
+    let word = Spot::field(element.name, Field::REMOTE_ADDRESS);
+    let mut all = None;
+    for one in &template.worker {
+        let Shape::CompareSwap {
+            remote,
+            swap,
+            swap_mask,
+            ..
+        } = &one.shape
+        else {
+            continue;
+        };
+        if remote.spot != word {
+            continue;
+        }
+        let octets = (word.at..).zip(swap.iter().zip(swap_mask));
+        let mut inside = octets.filter(|(at, _)| {
+            spot.overlaps(Spot {
+                at: *at,
+                len: 1,
+                ..word
+            })
+        });
+        let clears = inside.all(|(_, (swap, mask))| *swap == 0 && *mask == 0xff);
+        all = Some(all.unwrap_or(true) && clears);
+    }
+    all
 }
 
 /// Rule 10: a compare and swap writes its whole word back, and what came to any octet of it meanwhile is lost.

@@ -225,7 +225,7 @@ pub(super) fn receive_list() -> Vec<Piece> {
         trash(2),
         field("C1", Field::REMOTE_KEY),
         field("C1", Field::REMOTE_ADDRESS),
-        part("D", Field::REMOTE_ADDRESS, 1, 1),
+        part("P", Field::REMOTE_ADDRESS, 7, 1),
         part("P", Field::REMOTE_ADDRESS, 0, 3),
         Spot::new(Memory::Sink, 0, u32::from(MESSAGE_CAPACITY - data_len)),
     ];
@@ -294,16 +294,17 @@ pub(super) fn receive_check() -> Element {
     )
 }
 
-/// Length equal to Block Size and Generation as asked: outcome 1.
+/// Length equal to Block Size and Generation as asked: outcome 1. Like the other two it clears what came from the request
+/// and the entry's Generation, so that the word becomes the address of a record.
 pub(super) fn compare_data(block_size: u32) -> Element {
-    let [_, a, b, c] = block_size.to_be_bytes();
+    let [top, a, b, c] = block_size.to_be_bytes();
     // The mask of the Generation is set until its row says "any".
     compare_swap(
         "CASa",
-        [a, b, c, 0, 0, 0, 0, 0],
-        [0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0],
+        [a, b, c, 0, 0, 0, 0, top],
+        [0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0xff],
         [0, 0, 0, 0, 0, 0x10, 0, 0],
-        [0xff, 0xff, 0xff, 0xff, 0xff, 0x30, 0, 0],
+        [0xff, 0xff, 0xff, 0xff, 0xff, 0x30, 0, 0xff],
         in_scratch(scratch::REPLY, 8),
     )
 }
@@ -312,22 +313,22 @@ pub(super) fn compare_data(block_size: u32) -> Element {
 pub(super) fn compare_free() -> Element {
     compare_swap(
         "CASf",
-        [0xff, 0xff, 0xff, 0, 0, 0, 0, 0],
-        [0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0],
+        [0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff],
+        [0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0xff],
         [0, 0, 0, 0, 0, 0x20, 0, 0],
-        [0xff, 0xff, 0xff, 0xff, 0xff, 0x30, 0, 0],
+        [0xff, 0xff, 0xff, 0xff, 0xff, 0x30, 0, 0xff],
         trash(8),
     )
 }
 
-/// Neither: outcome 0, and an address that is in range again.
+/// Neither: outcome 0.
 pub(super) fn compare_none() -> Element {
     compare_swap(
         "CASb",
         [0; 8],
         [0, 0, 0, 0, 0, 0x30, 0, 0],
         [0; 8],
-        [0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0],
+        [0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0xff],
         trash(8),
     )
     .signalled()
@@ -347,7 +348,7 @@ pub(super) fn bell() -> Element {
 /// The record: an octet or some for each place, in this order.
 pub(super) fn dispatch(places: &[Spot]) -> Element {
     let len = places.iter().map(|spot| spot.len).sum();
-    look_up("P", Key::Punt, POISON_LINE, row(len), places).signalled()
+    look_up("P", Key::Punt, POISON, row(len), places).signalled()
 }
 
 /// Reads a little-endian number and places its octets the other way round.
