@@ -9,8 +9,8 @@ use crate::placement::Placement;
 use crate::template::Template;
 use kbtp_mlx5::limits::BASIC_BLOCK;
 use kbtp_mlx5::{
-    Atomic, Body, Comparison, Control, DataList, DataSegment, Enable, Fence, Field, OnMismatch,
-    Opcode, Payload, RemoteAddress, Signal, WaitCqe, WaitData, WaitFor, WqeBuffer,
+    Atomic, Body, Comparison, Control, DataList, DataSegment, Enable, Fence, OnMismatch, Opcode,
+    Payload, RemoteAddress, Signal, WaitCqe, WaitData, WaitFor, WqeBuffer,
 };
 use kbtp_wire::{ByteLen, RingCounter};
 
@@ -368,12 +368,5 @@ impl<'a> Builder<'a> {
             _ => return Err(BuildError::Address(name, spot.to_string())),
         };
         Ok(base.wrapping_add(u64::from(spot.at)))
-    }
-
-    /// The field at a spot of a WQE.
-    #[must_use]
-    pub fn field(spot: Spot) -> Option<Field> {
-        let len = u16::try_from(spot.len).ok()?;
-        matches!(spot.memory, Memory::Wqe(_)).then_some(Field::new(spot.at, len))
     }
 }

@@ -8,7 +8,8 @@
 //! How a chain decides: the request's octets land in addresses of READs, whose keys are bounded, so that what is out of
 //! range ends the chain. Three compare-and-swaps turn Length, Generation, entry flags and kind of request into the address
 //! of a record; a READ scatters the record's octets over the opcodes of WQEs that lie there as NOPs. The record of whatever
-//! is not served wakes only the doorbell of software, which completes the slot. See `docs/adr/0020-request-chains.md`.
+//! is not served wakes only the doorbell of software, which completes the slot. See
+//! `docs/adr/0020-request-chains.md`, and `docs/chains.md` for both profiles as they are drawn.
 //!
 //! ```
 //! use kbtp_chain::record::Action;

@@ -1,7 +1,7 @@
 //! Records: what the dispatching READ finds, and scatters over the opcodes of the slot. One for each outcome of the
 //! predicate, entry flags and variant of request; whatever is not listed is a punt.
 
-use crate::element::{Element, Shape};
+use crate::element::Element;
 use crate::key::{DUMMY_AT, HEAD_AT, Key, TAIL_AT};
 use crate::memory::{Memory, Spot, scratch};
 use crate::template::Template;
@@ -305,10 +305,4 @@ fn operand(name: &str, spot: &Spot, action: Option<Action>) -> Value {
         // Which half of the table: the Generation itself, or the next one.
         _ => Value::Octet(u8::from(alloc || free)),
     }
-}
-
-/// Whether a template's WQE is one that a record may wake.
-#[must_use]
-pub fn sleeps(element: &Element) -> bool {
-    element.opcode == Opcode::Nop && !matches!(element.shape, Shape::Wait(..))
 }

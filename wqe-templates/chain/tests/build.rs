@@ -9,7 +9,7 @@ mod tests {
     use super::common::{BLOCK, SCRATCH, WORKER, placement};
     use kbtp_chain::element::{Cq, Queue, Shape};
     use kbtp_chain::key::Key;
-    use kbtp_chain::record::{Action, Outcome, Record, Value, Variant, places};
+    use kbtp_chain::record::{Action, Outcome, Record, Variant, places};
     use kbtp_chain::{BuildError, Builder, Placement, Step, Template, full, load};
     use kbtp_mlx5::{Atomic, Body, CqeIndex, Mkey, Opcode, Wqe, WqeIndex};
     use kbtp_wire::{EntryFlags, RequestFlags};
@@ -366,7 +366,6 @@ mod tests {
             };
             assert_eq!(opcode, expected, "{name}");
         }
-        assert_eq!(Value::Key(Key::Punt), Value::Key(Key::Punt));
     }
 
     #[test]
@@ -385,5 +384,20 @@ mod tests {
         assert!(line("CASb").contains("k1"));
         assert!(line("C1").ends_with("< request T P"));
         assert!(line("EN6").contains("W through EN7 (to 61)"));
+    }
+
+    /// The listing that is committed is that of the code.
+    #[test]
+    fn the_listing_is_up_to_date() {
+        let drawn = format!("{}\n{}", full(BLOCK), load(BLOCK));
+        let lines = |text: &str| -> Vec<String> {
+            text.lines()
+                .map(|line| line.trim_end().to_owned())
+                .collect()
+        };
+        let committed = include_str!("../../../docs/chains.md");
+        let (_, rest) = committed.split_once("```text\n").expect("a listing");
+        let (listing, _) = rest.split_once("```").expect("its end");
+        assert_eq!(lines(listing), lines(&drawn));
     }
 }
