@@ -1,9 +1,11 @@
 //! Granting a session: quota, handle range, partition (profile, P8; draft, section 3.4).
 
+use super::releasing::Dissolving;
 use super::{Directory, Live, Pair, Range, SessionId, TenantIndex};
 use crate::Shared;
 use crate::pool::{Domain, PartitionId, RangeRecord};
 use crate::stats::add;
+use kbtp_fabric::Time;
 use kbtp_wire::{AtomicForm, InitiatorId, Status};
 
 /// What a session that has proven its tenant wants.
@@ -96,8 +98,8 @@ impl Directory {
         };
         let Some((first_row, rows)) = placed else {
             if let Some(id) = partition_id {
-                // Nothing was allocated from it yet, so nothing is on its way.
-                shared.pool.dissolve(id);
+                self.dissolving.push(Dissolving::new(id, quota));
+                self.retry_at = Some(Time(0));
             }
             return Opened::Refused(Status::NoSpace);
         };

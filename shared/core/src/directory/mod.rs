@@ -20,14 +20,14 @@ pub use types::{
     DirectoryConfig, DirectoryError, DirectorySummary, RangeSummary, SessionId, TenantConfig,
 };
 
-use crate::limits::{CREDITS_MAX, INLINE_MAX, RANGES_MAX, SETTLE_RETRY_MS};
+use crate::limits::{CREDITS_MAX, INLINE_MAX, RANGES_MAX};
 use crate::pool::{PartitionId, RangeRecord, RecordSlot};
 use crate::stats::add;
 use crate::{Pool, Recovered, Shared};
 use extents::Extents;
 use kbtp_fabric::Time;
 use kbtp_wire::{Auth, AuthMode, Challenge, Handle, InitiatorId};
-use releasing::Releasing;
+use releasing::{Dissolving, Releasing};
 use std::collections::{BTreeMap, BTreeSet};
 use tenants::Tenants;
 
@@ -74,8 +74,8 @@ pub struct Directory {
     ranges: BTreeMap<Pair, Range>,
     extents: Extents,
     free_slots: BTreeSet<RecordSlot>,
-    /// Partitions whose session has ended but whose freed blocks are still being sent, and the blocks they hold back.
-    dissolving: Vec<(PartitionId, u32)>,
+    /// Partitions whose session has ended and whose blocks are not all back in the shared ring.
+    dissolving: Vec<Dissolving>,
     retry_at: Option<Time>,
     /// Ranges whose lease is over and that still bind blocks.
     releasing: Releasing,
@@ -245,7 +245,7 @@ impl Directory {
             ..
         }) = live
         {
-            self.dissolving.push((partition, quota));
+            self.dissolving.push(Dissolving::new(partition, quota));
             self.dissolve(now, shared);
         }
         //= kbtp-p8-empty-range-released
@@ -258,7 +258,7 @@ impl Directory {
     /// Sum of what is promised; at most F.
     //= kbtp-3.4-quota-sum
     fn committed(&self) -> u32 {
-        let held_back = self.dissolving.iter().map(|(_, blocks)| *blocks);
+        let held_back = self.dissolving.iter().map(|going| going.blocks);
         let sum = self
             .ranges
             .values()
@@ -321,16 +321,6 @@ impl Directory {
         if let Some(loser) = loser {
             self.releasing.push(pair, loser);
         }
-    }
-
-    fn dissolve(&mut self, now: Time, shared: &Shared) {
-        self.dissolving
-            .retain(|(partition, _)| !shared.pool.dissolve(*partition));
-        self.retry_at = if self.dissolving.is_empty() {
-            None
-        } else {
-            Some(now.after_ms(SETTLE_RETRY_MS))
-        };
     }
 }
 

@@ -1,13 +1,15 @@
-//! Ranges whose lease is over: what they bind is freed a part at a time.
+//! Ranges whose lease is over, and partitions whose session has ended: what they have is freed a part at a time.
 //!
-//! Freeing a block may zero it, and a range may bind a whole pool. The directory's mutex must not be held for as long as
+//! Freeing a block may zero it, and one initiator may have a whole pool. The directory's mutex must not be held for as long as
 //! that takes: a worker whose session begins or ends waits for it, and with it every session of that worker.
 
 use super::{Directory, Pair, Range};
-use crate::Shared;
-use crate::limits::{RELEASE_OCTETS, RELEASE_PAUSE_MS, RELEASE_ROWS};
+use crate::limits::{RELEASE_OCTETS, RELEASE_PAUSE_MS, RELEASE_ROWS, SETTLE_RETRY_MS};
+use crate::pool::PartitionId;
 use crate::stats::add;
+use crate::{Pool, Shared};
 use kbtp_fabric::Time;
+use kbtp_wire::BlockOffset;
 use std::collections::VecDeque;
 
 /// A range that is being released: `range.bound` handles are bound still, none of them below row `next`.
@@ -38,7 +40,66 @@ impl Releasing {
     }
 }
 
+/// A partition that goes back to the shared ring.
+#[derive(Debug)]
+pub(super) struct Dissolving {
+    id: PartitionId,
+    /// Blocks it holds back until it is gone.
+    pub(super) blocks: u32,
+    /// Those that are not back yet; none before loads have stopped sending what was freed.
+    rest: Option<Vec<BlockOffset>>,
+}
+
+impl Dissolving {
+    pub(super) const fn new(id: PartitionId, blocks: u32) -> Self {
+        Self {
+            id,
+            blocks,
+            rest: None,
+        }
+    }
+
+    /// Returns as many blocks as `turn` still has; whether there are more.
+    fn go_on(&mut self, pool: &Pool, turn: &mut u64) -> bool {
+        if self.rest.is_none() {
+            self.rest = pool.dissolve(self.id).map(|mut free| {
+                free.reverse();
+                free
+            });
+        }
+        let Some(rest) = &mut self.rest else {
+            return true;
+        };
+        while *turn > 0
+            && let Some(block) = rest.pop()
+        {
+            pool.take_back(block);
+            *turn = turn.saturating_sub(1);
+        }
+        !rest.is_empty()
+    }
+}
+
+/// Blocks that are freed in one go.
+fn turn(pool: &Pool) -> u64 {
+    let block_size = u64::from(pool.geometry().block_size).max(1);
+    RELEASE_OCTETS.checked_div(block_size).unwrap_or(0).max(1)
+}
+
 impl Directory {
+    /// Returns some of the blocks of partitions whose session has ended, and plans the rest.
+    pub(super) fn dissolve(&mut self, now: Time, shared: &Shared) {
+        let mut turn = turn(&shared.pool);
+        self.dissolving
+            .retain_mut(|going| going.go_on(&shared.pool, &mut turn));
+        let pause = if turn == 0 {
+            RELEASE_PAUSE_MS
+        } else {
+            SETTLE_RETRY_MS
+        };
+        self.retry_at = (!self.dissolving.is_empty()).then(|| now.after_ms(pause));
+    }
+
     /// Nobody gets this range back: what it has bound is freed from now on.
     pub(super) fn release(&mut self, pair: Pair) {
         if let Some(range) = self.ranges.remove(&pair) {
@@ -63,8 +124,7 @@ impl Directory {
 
     /// Frees what the first ranges have bound, within the bounds of a turn; whether anything is left.
     pub(super) fn release_some(&mut self, shared: &Shared) -> bool {
-        let block_size = u64::from(shared.pool.geometry().block_size).max(1);
-        let mut blocks = RELEASE_OCTETS.checked_div(block_size).unwrap_or(0).max(1);
+        let mut blocks = turn(&shared.pool);
         let mut rows = RELEASE_ROWS;
         while let Some(mut going) = self.releasing.ranges.pop_front() {
             if !free_some(shared, &mut going, &mut blocks, &mut rows) {

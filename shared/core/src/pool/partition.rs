@@ -109,12 +109,13 @@ impl Pool {
         Some(id)
     }
 
-    /// Returns the free blocks of a partition whose session has ended to the shared ring; its bound blocks will go
-    /// there too. False, and nothing done, while loads still send blocks that were freed.
-    pub(crate) fn dissolve(&self, id: PartitionId) -> bool {
+    /// Ends a partition whose session has ended: its free blocks, each to be given to
+    /// [`take_back`](Self::take_back); its bound ones will go to the shared ring when they are freed. `None`, and nothing
+    /// done, while loads still send blocks that were freed.
+    pub(crate) fn dissolve(&self, id: PartitionId) -> Option<Vec<BlockOffset>> {
         let partition = self.partition(id);
         if partition.in_transit.load(Acquire) != 0 {
-            return false;
+            return None;
         }
         let mut free: Vec<BlockOffset> = self
             .partition_ring(id)
@@ -127,10 +128,13 @@ impl Pool {
             self.set_home(BlockIndex(block), Home::Shared);
         }
         partition.blocks.store(0, Release);
-        for block in free {
-            self.put_back(self.known(block));
-        }
-        true
+        Some(free)
+    }
+
+    /// Returns a free block of a partition that was dissolved to the shared ring. Cost: zeroes the block if it may next
+    /// go to another trust domain.
+    pub(crate) fn take_back(&self, block: BlockOffset) {
+        self.put_back(self.known(block));
     }
 
     /// Where a partition lies.

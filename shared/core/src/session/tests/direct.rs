@@ -1,8 +1,8 @@
 //! DIRECT_ALLOC: the initiator's half is played through what the session exposes (draft, 3.4 and 6.6; P4).
 
 use super::rig::*;
-use crate::{Directory, DirectoryConfig, Pool, SessionEnd, Shared};
-use kbtp_fabric::{Atomics, WorkRequest};
+use crate::{Contents, Directory, DirectoryConfig, Geometry, Pool, SessionEnd, Shared};
+use kbtp_fabric::{Atomics, Time, WorkRequest};
 use kbtp_wire::{
     AtomicForm, AuthMode, Bind, BlockOffset, ByteLen, Completion, Grant, Handle, Hello, Operation,
     RingCounter, RingSlot, SessionCapabilities, Stag, Status, Ticket, fetch_add,
@@ -605,4 +605,38 @@ fn a_sealed_block_is_sent_as_one_that_changes_while_it_lies_in_a_partition() {
     assert_eq!(source(&rig), POOL_STAG);
     rig.close(owner);
     assert_eq!(source(&rig), SEALED_STAG, "nobody writes it any more");
+}
+
+/// Sessions that begin or end wait for it, so it must not take as long as the partition is large.
+#[test]
+fn a_partition_goes_back_a_part_at_a_time() {
+    let geometry = Geometry {
+        block_size: 16 << 20,
+        ..geometry(6)
+    };
+    let (meta, data) = regions(&geometry);
+    let pool = Pool::format(meta, data, geometry, [7; 16], Contents::Zeroed).unwrap();
+    let tenants = vec![tenant("red", false), tenant("blue", false)];
+    let config = DirectoryConfig {
+        tenants,
+        ..config()
+    };
+    let directory = Directory::new(config, &pool).unwrap();
+    let mut rig = Rig::over(Shared::new(pool), directory, Time(1));
+    let mut hello = wants(1, 6);
+    hello.tlvs.tenant = Some("red");
+    let (client, grant) = rig.open(&hello);
+    assert_eq!(grant.quota, 6);
+    rig.close(client);
+    let summary = rig.directory.summary();
+    assert_eq!((summary.partitions, summary.committed), (1, 6));
+    assert_eq!(rig.audit().in_rings, 4);
+    let due = rig.directory.next_timeout().unwrap();
+    assert!(due > rig.now, "the mutex is free meanwhile");
+    rig.now = due;
+    rig.directory.poll(due, &rig.shared);
+    let summary = rig.directory.summary();
+    assert_eq!((summary.partitions, summary.committed), (0, 0));
+    assert_eq!(rig.at_rest().in_rings, 6);
+    assert_eq!(rig.directory.next_timeout(), None);
 }
