@@ -17,6 +17,8 @@ use crate::pool::{Home, PartitionId};
 use crate::stats::add;
 use kbtp_fabric::Time;
 use kbtp_wire::{BlockOffset, RingOrder, Stag, Status, Ticket};
+use std::cmp::Reverse;
+use std::collections::VecDeque;
 
 /// Looks at Head within a Ticket Timeout: a ticket is abandoned at most a quarter late.
 const LOOKS_PER_TIMEOUT: u64 = 4;
@@ -41,9 +43,11 @@ pub(super) struct Tickets {
     stags: Option<[Stag; 3]>,
     /// The next ticket that was not seen.
     next: Ticket,
-    /// At most one for each slot: who has more open took tickets for blocks that cannot be.
-    open: Vec<Open>,
-    /// Tickets that were abandoned. Once there is one the initiator takes no more, so they are as few as the open ones.
+    /// At most one for each slot: who has more open took tickets for blocks that cannot be. In the order they were
+    /// taken, so that a BIND finds its own without a pass over them.
+    open: VecDeque<Open>,
+    /// Tickets that were abandoned, in the order they were taken. Once there is one the initiator takes no more, so they
+    /// are as few as the open ones.
     abandoned: Vec<Ticket>,
     look_at: Option<Time>,
 }
@@ -64,7 +68,7 @@ impl Tickets {
             timeout_ms,
             stags,
             next: Ticket(0),
-            open: Vec::with_capacity(slots),
+            open: VecDeque::with_capacity(slots),
             abandoned: Vec::new(),
             look_at: None,
         };
@@ -108,7 +112,7 @@ impl Tickets {
             return Err(SessionEnd::Tickets { taken, slots });
         }
         while self.next != head {
-            self.open.push(Open {
+            self.open.push_back(Open {
                 ticket: self.next,
                 since: now,
                 lost: false,
@@ -140,13 +144,15 @@ impl Tickets {
     //= kbtp-6.6-bind-verified
     pub(super) fn check(&self, shared: &Shared, ticket: Ticket, block: BlockOffset) -> Status {
         //= kbtp-3.4-late-bind-rejected
-        if self.abandoned.contains(&ticket) {
+        let abandoned = self
+            .abandoned
+            .binary_search_by_key(&self.age(ticket), |lost| self.age(*lost));
+        if abandoned.is_ok() {
             return Status::TicketAbandoned;
         }
         //= kbtp-p7-bad-ticket
-        let open = self.open.iter().any(|open| open.ticket == ticket);
         let slot = shared.pool.partition_slot(self.partition, ticket);
-        if open && slot.block_for(ticket) == Some(block) {
+        if self.place(ticket).is_some() && slot.block_for(ticket) == Some(block) {
             Status::Ok
         } else {
             Status::BadTicket
@@ -155,7 +161,23 @@ impl Tickets {
 
     /// The ticket is bound.
     pub(super) fn bound(&mut self, ticket: Ticket) {
-        self.open.retain(|open| open.ticket != ticket);
+        // Mostly the oldest: then no other moves.
+        if let Some(at) = self.place(ticket) {
+            self.open.remove(at);
+        }
+    }
+
+    /// Where an open ticket is.
+    fn place(&self, ticket: Ticket) -> Option<usize> {
+        let found = self
+            .open
+            .binary_search_by_key(&self.age(ticket), |open| self.age(open.ticket));
+        found.ok()
+    }
+
+    /// What tickets are sorted by in the order they were taken, across the turn of their numbers.
+    fn age(&self, ticket: Ticket) -> Reverse<u32> {
+        Reverse(self.next.distance(ticket))
     }
 
     /// Abandons tickets over their time, and reclaims blocks of abandoned ones.
@@ -230,5 +252,41 @@ impl Tickets {
         } else {
             None
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tickets() -> Tickets {
+        let order = RingOrder::new(6).unwrap();
+        Tickets::new(PartitionId(0), order, 1000, None, Time(0))
+    }
+
+    #[test]
+    fn open_tickets_are_found_whichever_were_bound_before_and_across_the_turn() {
+        for first in [0, u32::MAX - 20] {
+            let mut tickets = tickets();
+            tickets.next = Ticket(first);
+            tickets
+                .see(Time(1), Ticket(first.wrapping_add(40)))
+                .unwrap();
+            let of = |n: u32| Ticket(first.wrapping_add(n));
+            let mut left: Vec<u32> = (0..40).collect();
+            while !left.is_empty() {
+                let bound = left.swap_remove(left.len() / 2);
+                tickets.bound(of(bound));
+                for n in 0..40 {
+                    let open = tickets.place(of(n)).is_some();
+                    assert_eq!(open, left.contains(&n), "{n} of {first}");
+                }
+                tickets.bound(of(bound));
+                assert_eq!(tickets.open.len(), left.len());
+            }
+            for other in [40, 41, u32::MAX] {
+                assert_eq!(tickets.place(of(other)), None);
+            }
+        }
     }
 }
