@@ -126,6 +126,9 @@ impl<D: Dial> State<D> {
     /// The client is back.
     fn welcome(&mut self, mut client: Client<D>) {
         self.dropped.drain(..).for_each(|op| client.disown(op));
+        if self.closed {
+            client.cut_off();
+        }
         self.client = Some(client);
         self.pump();
         self.arm();
@@ -664,6 +667,16 @@ mod tests {
         client.shared.lock().welcome(away.unwrap());
         client.reconnect().await.unwrap();
         assert_eq!(places(&client), before);
+    }
+
+    #[tokio::test]
+    async fn a_client_dropped_while_it_reconnects_stays_closed() {
+        let (_, client) = client(4, 0).await;
+        let shared = Arc::clone(&client.shared);
+        let away = shared.lock().client.take().unwrap();
+        drop(client);
+        shared.lock().welcome(away);
+        assert!(!shared.lock().client.as_ref().unwrap().is_connected());
     }
 
     #[tokio::test]
