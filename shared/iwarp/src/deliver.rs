@@ -7,7 +7,7 @@ use crate::incoming::{CONTROL_LEN, CRC_FAULT, Phase};
 use crate::inspect::{MALFORMED, UNEXPECTED, opcode, operation, protection};
 use crate::send_queue::Awaited;
 use crate::stags::{NoPlace, Place};
-use crate::state::Input;
+use crate::state::{Input, State};
 use crate::terminate::{Culprit, Fault, describe};
 use kbtp_fabric::{Event, ReceiveSlot, StreamError, WorkOutcome};
 use kbtp_memory::AccessError;
@@ -191,6 +191,10 @@ impl Connection {
             left: left.saturating_sub(len),
             dropped,
         });
+        if len > 0 && self.state == State::Closing {
+            // Closing in order lasts as long as it gets on; what was asked for has an end.
+            self.start_timer();
+        }
         //= rfc5040-5.5-read-complete-on-response
         if header.last {
             //= rfc5040-5.2.2-response-delivered

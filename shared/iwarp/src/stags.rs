@@ -107,10 +107,12 @@ impl StagTable {
         //= rfc5041-7.1-to-wrap
         // The Tagged Offset one past the last octet must be a number too, else the last octets could not be named.
         base.0.checked_add(sub.len()).ok_or_else(outside)?;
-        let entry = self.free.pop_front().ok_or_else(|| self.limit())?;
-        // An entry that has given all its STags stays out of use.
-        let Some(stag) = self.draw(entry) else {
-            return Err(self.limit());
+        let (entry, stag) = loop {
+            let entry = self.free.pop_front().ok_or_else(|| self.limit())?;
+            // An entry that has given all its STags stays out of use, and the next one serves.
+            if let Some(stag) = self.draw(entry) {
+                break (entry, stag);
+            }
         };
         if let Some(place) = self.entries.get_mut(usize::from(entry)) {
             *place = Entry::Live(
@@ -357,6 +359,19 @@ mod tests {
                 .register(&region, 0..1, TaggedOffset(0), Access::LOCAL)
                 .is_err()
         );
+    }
+
+    #[test]
+    fn entries_that_gave_all_their_stags_hide_no_other() {
+        let region = region();
+        let mut table = table(4096);
+        table.draws.split_at_mut(4095).0.fill(1 << 20);
+        for _ in 0..2 {
+            let stag = table
+                .register(&region, 0..1, TaggedOffset(0), Access::LOCAL)
+                .unwrap();
+            table.invalidate(stag).unwrap();
+        }
     }
 
     #[test]

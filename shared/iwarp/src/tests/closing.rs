@@ -38,6 +38,58 @@ fn closing_in_order_lets_everything_out() {
 }
 
 #[test]
+fn closing_in_order_waits_for_what_still_comes_in() {
+    let mut pair = Pair::default();
+    let mine = region(1 << 20);
+    let theirs = region(1 << 20);
+    let octets = pattern(&theirs, 8);
+    let my_stag = register(&mut pair.a, &mine, 0, Access::LOCAL);
+    let their_stag = register(&mut pair.b, &theirs, 0, ALL_ACCESS);
+    let read = WorkRequest::Read {
+        local: local(my_stag, 0, 1 << 20),
+        remote: remote(their_stag, 0),
+    };
+    pair.a.post(WorkId(1), &read, true).unwrap();
+    pair.a.close(CloseReason::Graceful);
+    // A slow path: the answer takes several times as long as a peer that says nothing is waited for.
+    while pair.step(64 << 10) {
+        pair.now = pair.now.after_ms(limits::DEFAULT_CLOSE_TIMEOUT_MS - 1);
+        pair.a.handle_timeout(pair.now);
+    }
+    assert_eq!(events(&mut pair.a), [done(1, WorkOutcome::Read)]);
+    assert_eq!(contents(&mine), octets);
+    assert!(matches!(pair.a.take_error(), Some(StreamError::ClosedHere)));
+}
+
+#[test]
+fn closing_in_order_waits_for_no_peer_that_only_talks() {
+    let mut pair = Pair::default();
+    let mine = region(4096);
+    let theirs = region(4096);
+    let my_stag = register(&mut pair.a, &mine, 0, Access::LOCAL);
+    let their_stag = register(&mut pair.b, &theirs, 0, ALL_ACCESS);
+    let read = WorkRequest::Read {
+        local: local(my_stag, 0, 4096),
+        remote: remote(their_stag, 0),
+    };
+    pair.a.post(WorkId(1), &read, true).unwrap();
+    pair.a.close(CloseReason::Graceful);
+    // The request is lost on its way; other messages keep coming.
+    pair.wire.pull(&mut pair.a, usize::MAX, pair.now);
+    for _ in 0..8 {
+        pair.b.post(WorkId(1), &send(b"still here"), false).unwrap();
+        let octets = pair.wire.pull(&mut pair.b, usize::MAX, pair.now);
+        if pair.a.is_ended() {
+            break;
+        }
+        pair.wire.push(&mut pair.a, &octets, pair.now);
+        pair.now = pair.now.after_ms(limits::DEFAULT_CLOSE_TIMEOUT_MS - 1);
+        pair.a.handle_timeout(pair.now);
+    }
+    assert!(pair.a.is_ended());
+}
+
+#[test]
 fn an_idle_stream_closes_at_once() {
     let mut pair = Pair::default();
     pair.a.close(CloseReason::Graceful);
