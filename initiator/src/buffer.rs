@@ -82,6 +82,7 @@ pub struct Buffer {
     len: ByteLen,
     sink: Option<Registration>,
     source: Option<Registration>,
+    /// Where its registrations go back to: that of the client it served last.
     returned: Arc<Returned>,
 }
 
@@ -213,14 +214,20 @@ impl Buffer {
         self.start..self.start.saturating_add(self.capacity.0 as u64)
     }
 
-    /// The buffer as an operation names it: registered with the stream of `epoch` for `role`.
+    /// The buffer as an operation names it: registered with the stream of `epoch` for `role`. What it was registered with
+    /// before goes back to the client of that stream: one target is not to see, or to spoil, what another is sent.
     pub(crate) fn lend(
         &mut self,
         stream: &mut impl Stream,
         epoch: u64,
+        returned: &Arc<Returned>,
         role: Role,
         invalidate: bool,
     ) -> Result<LocalBuffer, ClientError> {
+        if !Arc::ptr_eq(&self.returned, returned) {
+            self.give_back();
+            self.returned = Arc::clone(returned);
+        }
         let stag = match *self.registration(role) {
             Some(Registration { epoch: e, stag }) if e == epoch => stag,
             _ => {
@@ -244,6 +251,11 @@ impl Buffer {
         })
     }
 
+    /// Leaves its registrations to the client they were made for.
+    fn give_back(&mut self) {
+        self.returned.put(&[self.sink.take(), self.source.take()]);
+    }
+
     /// Its STag for `role` is no more.
     pub(crate) fn forget(&mut self, role: Role) {
         *self.registration(role) = None;
@@ -264,7 +276,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.returned.put(&[self.sink, self.source]);
+        self.give_back();
     }
 }
 

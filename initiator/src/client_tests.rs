@@ -1,6 +1,6 @@
 //! The client over a stream in memory.
 
-use crate::testing::{BLOCK, client, options, pattern, target};
+use crate::testing::{BLOCK, FakeDial, client, options, pattern, target};
 use crate::{
     Client, ClientError, FreeItem, FreeOptions, Handle, LoadItem, LoadOptions, Operation,
     Reconnect, SessionError, Status, StoreItem, StoreOptions, SubmitError,
@@ -336,6 +336,31 @@ fn stags_of_dropped_buffers_go() {
     drop(buffer);
     client.poll();
     assert_eq!(client.link.stream.registered(), before);
+}
+
+#[test]
+fn a_buffer_is_within_reach_of_the_last_client_it_served() {
+    let ((_, mut one), (_, mut other)) = (client(4), client(4));
+    let (handle, _) = one.handles();
+    let registered = |one: &Client<FakeDial>, other: &Client<FakeDial>| {
+        (one.link.stream.registered(), other.link.stream.registered())
+    };
+    let before = registered(&one, &other);
+    let mut buffer = one.register(BLOCK).unwrap();
+    for client in [&mut one, &mut other] {
+        client.alloc_store(handle, &mut buffer, &store()).unwrap();
+    }
+    for _ in 0..2 {
+        for client in [&mut one, &mut other] {
+            client.load(handle, &mut buffer, &load()).unwrap();
+        }
+    }
+    one.poll();
+    assert_eq!(registered(&one, &other), (before.0, before.1 + 1));
+    drop(buffer);
+    one.poll();
+    other.poll();
+    assert_eq!(registered(&one, &other), before);
 }
 
 #[test]

@@ -422,7 +422,13 @@ impl<D: Dial> Client<D> {
             return Ok((Request::Free { handle, generation }, None));
         };
         let invalidate = self.options.invalidate;
-        let lent = buffer.lend(&mut self.link.stream, self.link.epoch, role, invalidate)?;
+        let lent = buffer.lend(
+            &mut self.link.stream,
+            self.link.epoch,
+            &self.returned,
+            role,
+            invalidate,
+        )?;
         let from = if lent.len <= self.terms().max_inline {
             Source::Inline(lent)
         } else {
