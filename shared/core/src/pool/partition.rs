@@ -72,8 +72,9 @@ pub(crate) struct PartitionPlace {
 
 impl Pool {
     /// Takes `blocks` contiguous free blocks out of the shared ring and makes them a partition for `domain`. `None` if
-    /// there is no such run, or no partition left. Cost: takes free blocks from the ring until there is a run, in the
-    /// worst case all of them, and returns the rest; allocations of others wait meanwhile.
+    /// there is no such run, or no partition left. Cost: a pass over the ring; and if there seems to be a run, takes free
+    /// blocks from the ring until it has it, in the worst case all of them, and returns the rest: allocations of others
+    /// wait meanwhile.
     //= kbtp-p8-contiguous-partition
     //= rfc5042-6.3.6-no-shared-write
     pub(crate) fn carve(
@@ -86,6 +87,9 @@ impl Pool {
             .zip(&self.partitions)
             .find(|(_, p)| p.blocks_in_use() == 0)?;
         let id = PartitionId(number);
+        if !self.has_run(blocks) {
+            return None;
+        }
         let (first, rest) = self.draw_run(blocks);
         for block in rest {
             self.ring(Home::Shared).free(self.geometry.offset_of(block));
@@ -227,6 +231,22 @@ impl Pool {
         self.layout
             .partition_counters
             .wrapping_add(u64::from(id.0) * 2 * COUNTER_STRIDE)
+    }
+
+    /// Whether so many contiguous blocks are free, as far as can be seen while others use the ring: whoever asks for what
+    /// there is not must not make others wait for it.
+    fn has_run(&self, wanted: u32) -> bool {
+        let mut free = vec![false; usize::try_from(self.geometry.blocks).unwrap_or(usize::MAX)];
+        for (offset, is_free) in self.ring(Home::Shared).blocks() {
+            let block = self.geometry.block_at(offset).filter(|_| is_free);
+            let mark = block.and_then(|block| free.get_mut(usize::try_from(block.0).ok()?));
+            if let Some(mark) = mark {
+                *mark = true;
+            }
+        }
+        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+        free.chunk_by(|a, b| a == b)
+            .any(|run| run.len() >= wanted && run.first() == Some(&true))
     }
 
     /// Takes blocks from the shared ring until `wanted` of them are contiguous: the first of the run, if there is

@@ -209,8 +209,8 @@ impl<'a, M: RingMemory> Ring<'a, M> {
         });
     }
 
-    /// Every block that stands in a slot, and whether it is free: else the ticket it is for was taken. Nobody else may
-    /// use the ring.
+    /// Every block that stands in a slot, and whether it is free: else the ticket it is for was taken. While others use
+    /// the ring what moves is missed, or found half.
     pub(crate) fn blocks(self) -> impl Iterator<Item = (BlockOffset, bool)> + use<'a, M> {
         let head = self.head();
         (0..self.order.slots()).filter_map(move |slot| {

@@ -501,6 +501,21 @@ fn other_octets_are_no_pool() {
     ));
 }
 
+//= test kbtp-p8-contiguous-partition
+#[test]
+fn a_partition_that_cannot_be_takes_no_block_from_others() {
+    let pool = pool(8);
+    let blocks: Vec<_> = (0..8).map(|_| hold(&pool, OURS)).collect();
+    for block in blocks.iter().filter(|block| block.0 != 3) {
+        pool.put_back(*block);
+    }
+    let head = pool.ring(Home::Shared).head();
+    assert!(pool.carve(5, AtomicForm::Masked, OURS).is_none());
+    assert_eq!(pool.ring(Home::Shared).head(), head);
+    let id = pool.carve(4, AtomicForm::Masked, OURS).unwrap();
+    assert_eq!(pool.partition_place(id).first, BlockIndex(4));
+}
+
 /// Dissolves a partition at once; whether that could be done.
 fn dissolved(pool: &Pool, id: PartitionId) -> bool {
     let free = pool.dissolve(id);
