@@ -148,7 +148,14 @@ impl Initiator {
                 return self.second_entry(index, &slot, attempt, entry, again);
             }
             (Phase::Taking { posted_at }, WorkOutcome::Atomic(head)) => {
-                return self.taken(index, posted_at, RingCounter(head));
+                return self.taken(now, index, posted_at, RingCounter(head));
+            }
+            // The target may have revoked the STags by now: another read through them would end the stream.
+            //= kbtp-3.4-direct-alloc-disabled
+            (Phase::Seeking(taken) | Phase::Confirming(taken, _), WorkOutcome::Read)
+                if now >= taken.reclaim_at =>
+            {
+                self.expire_ticket(now, index);
             }
             (Phase::Seeking(taken), WorkOutcome::Read) => {
                 match ring_slot(words).block_for(taken.ticket) {
@@ -266,7 +273,13 @@ impl Initiator {
     }
 
     /// Head gave a ticket.
-    fn taken(&mut self, index: u16, posted_at: Time, head: RingCounter) -> Result<(), PeerError> {
+    fn taken(
+        &mut self,
+        now: Time,
+        index: u16,
+        posted_at: Time,
+        head: RingCounter,
+    ) -> Result<(), PeerError> {
         let Some(terms) = self.terms else {
             return Ok(());
         };
@@ -292,6 +305,8 @@ impl Initiator {
         };
         self.turn(index, Phase::Seeking(taken), Act::ReadSlot);
         self.next_due = self.next_due.min(taken.write_until);
+        // It may have come so late that it is of no use any more.
+        self.expire_ticket(now, index);
         Ok(())
     }
 

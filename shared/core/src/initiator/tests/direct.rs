@@ -401,6 +401,38 @@ fn a_ticket_without_a_block_runs_out_and_direct_allocation_with_it() {
     rig.done(WorkOutcome::Read).unwrap();
 }
 
+//= test kbtp-3.4-ticket-timeout
+//= test kbtp-3.4-direct-alloc-disabled
+#[test]
+fn nothing_is_read_for_a_ticket_that_the_target_may_have_reclaimed() {
+    // The answer to the FetchAdd comes too late.
+    let mut rig = Rig::open();
+    rig.initiator.submit(alloc(101, 1), 1, NEVER).unwrap();
+    assert_eq!(rig.post().len(), 1);
+    rig.now = rig.now.after_ms(1000);
+    rig.done(head(3)).unwrap();
+    let ticket = Ticket(3);
+    assert_eq!(rig.result(), Err(Failure::TicketTimeout { ticket }));
+    assert!(rig.post().is_empty());
+    assert_eq!(rig.initiator.in_flight(), 0);
+    assert!(!rig.initiator.may_allocate_direct());
+
+    // Either read of the slot does, and is handled before the timer.
+    for confirming in [false, true] {
+        let mut rig = Rig::open();
+        let (_, mut scratch) = with_ticket(&mut rig, 100, 3);
+        if confirming {
+            rig.read(scratch, &slot(3, 0x13000)).unwrap();
+            (scratch, _) = read_of(&mut rig);
+        }
+        rig.now = rig.now.after_ms(1000);
+        rig.read(scratch, &slot(3, 0x13000)).unwrap();
+        assert_eq!(rig.result(), Err(Failure::TicketTimeout { ticket }));
+        assert!(rig.post().is_empty());
+        assert_eq!(rig.initiator.in_flight(), 0);
+    }
+}
+
 #[test]
 fn nothing_is_written_through_a_ticket_that_is_running_out() {
     let mut rig = Rig::open();
