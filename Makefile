@@ -3,8 +3,9 @@ CARGO ?= cargo
 TRACE ?= tools/kbtp/data/sample_trace.jsonl
 RUNFLAGS ?=
 BENCHFLAGS ?=
+SIMFLAGS ?= --seeds 5000 --jobs 2
 
-.PHONY: help run test loom lint fmt bench doc man completions build clean
+.PHONY: help run test loom sim lint fmt bench doc man completions build clean
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 build: ## Build everything, optimised
@@ -15,6 +16,8 @@ test: ## Run every test, the suites of the protocol once for each way to run a t
 	$(CARGO) nextest run --workspace --locked --no-fail-fast && KBTP_SUBJECT=software-agent $(CARGO) nextest run --locked --no-fail-fast -p kbtp-conformance -p kbtp-hostile && $(CARGO) test --workspace --locked --doc --quiet
 loom: ## Every interleaving of the lock-free parts
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --locked --target-dir target/loom -p kbtp-core --lib loom
+sim: ## Thousands of simulated targets, each from a seed (SIMFLAGS="--seed 1 --seeds 5000")
+	$(CARGO) run --quiet --release --locked -p kbtp-sim -- $(SIMFLAGS)
 lint: ## Formatting, clippy, documentation, and the checks of the tree itself
 	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check
 fmt: ## Format the tree

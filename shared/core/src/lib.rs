@@ -36,6 +36,8 @@ mod directory;
 mod geometry;
 pub mod initiator;
 pub mod limits;
+#[doc(hidden)]
+pub mod plants;
 mod pool;
 mod session;
 mod shared;

@@ -6,6 +6,7 @@ use crate::inbound::InboundQueue;
 use crate::incoming::Incoming;
 use crate::opening::Opening;
 use crate::outgoing::Outgoing;
+use crate::plants::{Plant, planted};
 use crate::send_queue::SendQueue;
 use crate::slots::Slots;
 use crate::stags::StagTable;
@@ -540,8 +541,9 @@ impl Connection {
     }
 
     /// Whether payload from a registration with such rights is copied before it is sent.
-    pub(crate) const fn copies_from(&self, access: Access) -> bool {
+    pub(crate) fn copies_from(&self, access: Access) -> bool {
         match self.config.copy_first {
+            _ if planted(Plant::CopyForgotten) => false,
             CopyFirst::Nothing | CopyFirst::ReadResponses => false,
             CopyFirst::Writable => {
                 access.local_write || access.remote_write || access.remote_atomic

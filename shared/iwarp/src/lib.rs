@@ -33,6 +33,8 @@ mod inspect;
 pub mod limits;
 mod opening;
 mod outgoing;
+#[doc(hidden)]
+pub mod plants;
 mod post;
 mod ring;
 mod send_queue;

@@ -2,7 +2,7 @@
 
 use crate::client::{CEnd, EXTRA, Kind, Op};
 use crate::marks::Mark;
-use crate::model::{Effect, Pending};
+use crate::model::{Effect, Pending, Range};
 use crate::options::GRANULE;
 use crate::plan::Step;
 use crate::rng::{Rng, mix};
@@ -250,13 +250,13 @@ impl World {
             self.fail(format!("operations without an outcome: {:?}", end.ops));
         }
         let why = end.conn.take_error();
+        let damaged = self.links[link].hurt;
         self.damage_seen(link, CLIENT, why.as_ref());
         if let Some(StreamError::Protocol { reason }) = &why
-            && !reason.contains("CRC")
+            && !damaged
             && !reason.contains("closed")
             // A store that was given up while the target had not read all of its data yet.
             && !reason.contains("retired")
-            && !self.o.faults_damage()
         {
             self.fail(format!("the target's stream broke a rule: {reason}"));
         }
@@ -405,8 +405,9 @@ impl World {
     }
 
     /// A row of the kind that makes sense for the operation, if there is one near.
-    fn choose_row(&self, link: usize, kind: Kind, rng: &mut Rng) -> Option<usize> {
-        let own = self.model.range(link)?;
+    fn choose_row(&self, link: usize, kind: Kind, rng: &mut Rng) -> usize {
+        // Of a pool that is lost it has no range any more, and does not know it yet.
+        let own = self.model.range(link).unwrap_or_else(|| self.lost_range());
         let sensible = rng.per_mille(self.o.sensible);
         let foreign = matches!(kind, Kind::Load | Kind::DirectLoad) && rng.per_mille(500)
             || rng.per_mille(if sensible { 0 } else { 200 });
@@ -429,7 +430,15 @@ impl World {
                 break;
             }
         }
-        Some(row)
+        row
+    }
+
+    /// A range for whom has lost its own.
+    pub(crate) const fn lost_range(&self) -> Range {
+        Range {
+            first: self.o.rows() - GRANULE,
+            rows: GRANULE,
+        }
     }
 
     fn choose_kind(&self, rng: &mut Rng) -> Kind {
@@ -478,9 +487,7 @@ impl World {
     /// Draws an operation and submits it; false if it must wait.
     fn submit(&mut self, link: usize, end: &mut CEnd, step: &Step, rng: &mut Rng) -> bool {
         let kind = self.choose_kind(rng);
-        let Some(row) = self.choose_row(link, kind, rng) else {
-            return false;
-        };
+        let row = self.choose_row(link, kind, rng);
         let known = self.model.state(row).generation;
         let generation = match rng.below(10) {
             _ if matches!(kind, Kind::Alloc | Kind::AllocDirect) => None,

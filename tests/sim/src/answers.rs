@@ -5,12 +5,14 @@ use crate::marks::Mark;
 use crate::model::State;
 use crate::world::{World, tell};
 use kbtp_core::initiator::{Done, Failure, Finished};
+use kbtp_fabric::Time;
 use kbtp_wire::{Generation, Status};
 
 /// How long an allocation waits for a block before it may fail within the quota, in nanoseconds.
 const BLOCK_WAIT_NS: u64 = kbtp_core::limits::BLOCK_WAIT_MS * 1_000_000;
 
 impl World {
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of outcome")]
     pub(crate) fn check_answer(&mut self, link: usize, op: &Op, finished: &Finished) {
         tell!(
             self,
@@ -35,7 +37,12 @@ impl World {
         let result = match finished.result {
             Ok(done) => {
                 self.out.marks.status(0);
-                self.check_done(op, row, &done, self.links[link].client)
+                let late = |at: Time| op.kind == Kind::AllocDirect && op.at > at;
+                if self.links[link].abandoned_at.is_some_and(late) {
+                    Err("a ticket was abandoned before, which ends direct allocation".into())
+                } else {
+                    self.check_done(op, row, &done, self.links[link].client)
+                }
             }
             Err(Failure::Status {
                 status,
@@ -44,6 +51,7 @@ impl World {
             }) => {
                 self.out.marks.status(status.to_wire());
                 if op.kind == Kind::AllocDirect {
+                    self.out.marks.hit(Mark::TicketUnbound);
                     self.model.ticket_stuck(link);
                 }
                 self.check_status(link, op, row, status, generation, len.0)

@@ -28,6 +28,14 @@ struct Arguments {
     /// Failures after which no new seed begins.
     #[arg(long, default_value_t = 1)]
     failures: u64,
+    /// Instead: plants one fault after the other, and says how many seeds it takes to find it.
+    #[cfg(feature = "plants")]
+    #[arg(long)]
+    plants: bool,
+    /// Of those only the ones with this in their name.
+    #[cfg(feature = "plants")]
+    #[arg(long, default_value = "")]
+    plant: String,
     /// Totals as JSON.
     #[arg(long)]
     json: bool,
@@ -138,9 +146,52 @@ fn in_json(totals: &Totals) -> serde_json::Value {
     })
 }
 
+/// Runs seeds with each planted fault until one fails; whether all were found.
+#[cfg(feature = "plants")]
+#[expect(clippy::print_stdout, reason = "what a command says")]
+fn plant_all(arguments: &Arguments) -> bool {
+    use kbtp_core::plants as core;
+    use kbtp_iwarp::plants as iwarp;
+
+    let hunt = |name: String| {
+        if !name.contains(&arguments.plant) {
+            return true;
+        }
+        let totals = run_all(arguments);
+        if let Some((seed, what)) = totals.failed.first() {
+            let what: String = what.chars().take(160).collect();
+            let n = totals.seeds;
+            println!("{name}: found by seed {seed}, after {n} seeds: {what}");
+        } else {
+            println!("{name}: NOT FOUND in {} seeds", totals.seeds);
+        }
+        !totals.failed.is_empty()
+    };
+    let mut all = true;
+    for plant in core::Plant::ALL {
+        core::plant(Some(plant));
+        all &= hunt(format!("{plant:?}"));
+    }
+    core::plant(None);
+    for plant in iwarp::Plant::ALL {
+        iwarp::plant(Some(plant));
+        all &= hunt(format!("{plant:?}"));
+    }
+    iwarp::plant(None);
+    all
+}
+
 #[expect(clippy::print_stdout, reason = "what a command says")]
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    #[cfg(feature = "plants")]
+    if arguments.plants {
+        return if plant_all(&arguments) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        };
+    }
     let totals = run_all(&arguments);
     report(&totals, arguments.ops);
     if arguments.json {

@@ -45,6 +45,7 @@ marks! {
     TornUnsealed: "an unsealed load mixed two stores",
     Unstable: "a direct load saw the entry change each time",
     TicketTimeout: "a ticket ran out at the initiator",
+    TicketUnbound: "a BIND failed and left its ticket open",
     Keepalive: "a half-open stream was noticed",
     Watchdog: "an initiator gave a silent stream up",
     Status0: "status OK",

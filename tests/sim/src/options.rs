@@ -234,12 +234,6 @@ impl Options {
         GRANULE * (self.clients as u64 * 2 + 2)
     }
 
-    /// Whether octets are damaged on their way.
-    #[must_use]
-    pub const fn faults_damage(&self) -> bool {
-        self.faults.corrupt > 0
-    }
-
     /// Whether CRCs are on: one party is enough.
     #[must_use]
     pub const fn crc(&self) -> bool {

@@ -23,9 +23,7 @@ impl World {
         step: &Step,
         rng: &mut Rng,
     ) -> bool {
-        let Some(range) = self.model.range(link) else {
-            return false;
-        };
+        let range = self.model.range(link).unwrap_or_else(|| self.lost_range());
         let id = ROGUE | step.number;
         let own = self.o.table_base + range.first + rng.below(self.o.hot_rows);
         let (mut version, opcode, mut flags, mut status): (u8, u8, u16, u16) =

@@ -13,6 +13,7 @@ use kbtp_fabric::{
 use kbtp_iwarp::{Connection, Startup};
 use kbtp_memory::Region;
 use kbtp_wire::{PrivateData, Stag, TaggedOffset};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A worker's timers are this late, in nanoseconds: it has other streams to serve.
 const TIMER_SLACK_NS: u64 = 200_000;
@@ -56,7 +57,11 @@ impl World {
             && session.poll_timeout().is_some_and(|at| at <= now)
         {
             let shared = &self.target.shared;
+            let before = shared.stats.tickets_abandoned.load(Relaxed);
             let result = session.handle_timeout(now, shared, &mut Exposer(&mut end.conn));
+            if shared.stats.tickets_abandoned.load(Relaxed) != before {
+                self.links[link].abandoned_at.get_or_insert(now);
+            }
             self.observe(Why::Session(link), false);
             self.take_end(&mut end, result);
         }
@@ -330,6 +335,17 @@ impl World {
                 self.out.marks.hit(Mark::TerminateReceived);
             }
             _ => {}
+        }
+        if let Some(StreamError::Protocol { reason }) = &why
+            && !self.links[link].hurt
+            && !reason.contains("closed")
+            // What was on its way when a ticket was over its time.
+            && !((reason.contains("not one of this stream")
+                || reason.contains("was invalidated while"))
+                && end.session.as_ref().is_some_and(|s| s.grant().is_some_and(|g| g.direct_alloc))
+                && self.target.shared.stats.tickets_abandoned.load(Relaxed) > 0)
+        {
+            self.fail(format!("an initiator's stream broke a rule: {reason}"));
         }
         self.damage_seen(link, TARGET, why.as_ref());
         tell!(self, "connection {link} ends at the target: {why:?}");

@@ -21,6 +21,7 @@ pub use types::{
 };
 
 use crate::limits::{CREDITS_MAX, INLINE_MAX, RANGES_MAX};
+use crate::plants::{Plant, planted};
 use crate::pool::{PartitionId, RangeRecord, RecordSlot};
 use crate::stats::add;
 use crate::{Pool, Recovered, Shared};
@@ -235,6 +236,7 @@ impl Directory {
         range.bound = bound;
         //= kbtp-p8-lease-for-ever
         range.lease_ends = match self.config.lease_ms {
+            _ if planted(Plant::LeaseForgotten) => None,
             u32::MAX => None,
             ms => Some(now.after_ms(u64::from(ms))),
         };

@@ -7,6 +7,7 @@
 //! reader that finds the same first word before and after has read one entry. (It is fooled if 65,535 frees and
 //! binds, a whole turn of the Generation, fall between its two reads.)
 
+use crate::plants::{Plant, planted};
 use crate::sync::{Word32, fence};
 use kbtp_wire::{BlockOffset, ByteLen, EntryFlags, Generation, TableEntry};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -74,7 +75,10 @@ pub(crate) fn update<W: Word32>(words: Words<'_, W>, entry: &TableEntry) {
 pub(crate) fn unbind<W: Word32>(words: Words<'_, W>) -> Generation {
     let [c, ..] = words;
     let entry = TableEntry::from_words([u32::from_be(c.load(Relaxed)), 0, 0, 0]);
-    let generation = next(entry.generation);
+    let mut generation = next(entry.generation);
+    if planted(Plant::GenerationKept) {
+        generation = entry.generation.unwrap_or(generation);
+    }
     let unbound = TableEntry {
         generation: Some(generation),
         ..TableEntry::UNBOUND

@@ -25,6 +25,7 @@ pub(crate) use records::{RangeRecord, RecordSlot};
 pub use types::{Audit, Contents, PoolError, PoolUsage, Recovered, RecoveryReport};
 
 use crate::geometry::Layout;
+use crate::plants::{Plant, planted};
 use crate::sync::Mutex;
 use crate::{BlockIndex, Geometry};
 use kbtp_memory::Region;
@@ -156,7 +157,7 @@ impl Pool {
         let index = usize::try_from(row / self.geometry.granule_handles()).ok();
         index
             .and_then(|i| self.domains.get(i))
-            .is_some_and(|word| word.load(Acquire) == domain.0)
+            .is_some_and(|word| word.load(Acquire) == domain.0 || planted(Plant::DomainsIgnored))
     }
 
     // ---- Allocation and free ----
@@ -217,6 +218,9 @@ impl Pool {
     //= kbtp-6.4-entry-before-return
     //= kbtp-3.3-free-entry-first
     pub(crate) fn release(&self, block: BlockIndex) -> bool {
+        if planted(Plant::PinsIgnored) {
+            return self.put_back(block);
+        }
         match pins::set_freed(self.block_word(block, BlockWord::Pins)) {
             pins::Then::Return => self.put_back(block),
             pins::Then::Keep => {

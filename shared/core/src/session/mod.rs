@@ -21,6 +21,7 @@ pub use types::{
     Admission, Exposer, Grant, Intake, SessionConfig, SessionEnd, SessionPhase, SessionUsage, Work,
 };
 
+use crate::plants::{Plant, planted};
 use crate::{Directory, SessionId, Shared};
 use hello::Asked;
 use kbtp_fabric::{Time, WorkId, WorkOutcome};
@@ -269,6 +270,9 @@ impl TargetSession {
             return;
         };
         for slot in open.slots.iter() {
+            if planted(Plant::HeldForgotten) {
+                continue;
+            }
             match slot.progress {
                 Progress::Sending { block, .. } => shared.pool.unpin(block),
                 //= kbtp-p7-read-failure

@@ -9,6 +9,7 @@ use super::{Exposer, Grant, SessionEnd, SessionUsage};
 use crate::Shared;
 use crate::directory::Allotment;
 use crate::limits::{OPS_PER_CREDIT, PARK_RETRY_NS};
+use crate::plants::{Plant, planted};
 use crate::pool::{Domain, Home};
 use crate::stats::add;
 use kbtp_fabric::{Time, WorkOutcome};
@@ -298,7 +299,9 @@ impl Open {
             (Progress::ReadingNew { block }, WorkOutcome::Flushed) => {
                 self.slots.release(index);
                 self.allocating = self.allocating.saturating_sub(1);
-                put_back(cx.shared, block);
+                if !planted(Plant::HeldForgotten) {
+                    put_back(cx.shared, block);
+                }
             }
             (Progress::ReadingBound { .. }, WorkOutcome::Flushed) => {
                 self.slots.release(index);

@@ -5,6 +5,7 @@ use super::open::{Context, Open, Step};
 use super::outbox::{Outgoing, Posted};
 use super::slots::{Ask, Data, Op, Progress, Slot};
 use crate::limits::BLOCK_WAIT_MS;
+use crate::plants::{Plant, planted};
 use crate::stats::add;
 use crate::{BlockIndex, Shared};
 use kbtp_fabric::{LocalBuffer, RemoteBuffer};
@@ -132,7 +133,7 @@ impl Open {
         //= kbtp-6.2-store-valid-unsealed
         check_valid(op, &entry)?;
         //= kbtp-p7-sealed
-        if entry.is_sealed() {
+        if entry.is_sealed() && !planted(Plant::SealIgnored) {
             //= kbtp-p7-sealed
             return Err(Status::Sealed);
         }
@@ -214,7 +215,8 @@ impl Open {
         check_unbound(op, &entry)?;
         self.check_length(shared, data)?;
         //= kbtp-3.4-over-quota-no-space
-        if self.usage() >= self.grant.quota {
+        let over = u32::from(planted(Plant::QuotaOffByOne));
+        if self.usage() >= self.grant.quota.saturating_add(over) {
             Err(Status::NoSpace)
         } else {
             Ok(())
@@ -310,6 +312,13 @@ impl Open {
                 block,
                 written.then_some((data.len(), seal)),
             )),
+            None if planted(Plant::EntryBeforeData) => {
+                self.allocating = self.allocating.saturating_sub(1);
+                self.bound = self.bound.saturating_add(1);
+                let row = self.own_row(shared, op).unwrap_or_default();
+                let entry = shared.pool.bind(row, block, data.len(), seal);
+                Step::Go(Progress::ReadingBound { entry })
+            }
             None => Step::Go(Progress::ReadingNew { block }),
         }
     }

@@ -13,6 +13,7 @@
 use super::{Exposer, SessionEnd};
 use crate::Shared;
 use crate::limits::SETTLE_RETRY_MS;
+use crate::plants::{Plant, planted};
 use crate::pool::{Home, PartitionId};
 use crate::stats::add;
 use kbtp_fabric::Time;
@@ -199,7 +200,9 @@ impl Tickets {
         let timeout = u64::from(self.timeout_ms);
         let over = |open: &Open| !open.lost && open.since.after_ms(timeout) <= now;
         if self.open.iter().any(over) {
-            self.revoke(shared, now, exposer)?;
+            if !planted(Plant::ReclaimBeforeRevoke) {
+                self.revoke(shared, now, exposer)?;
+            }
             for open in self.open.iter_mut().filter(|open| over(open)) {
                 open.lost = true;
                 self.abandoned.push(open.ticket);
