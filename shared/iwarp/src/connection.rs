@@ -335,6 +335,12 @@ impl Connection {
         };
         self.peer_ended = true;
         self.end_with(error);
+        // Both close at a time: what was posted here still goes out (RFC 5041, section 6.2.1), as long as the close
+        // timer lets it.
+        if clean && self.state == State::Closing && self.wants_write() && self.queue.asks_nothing()
+        {
+            return;
+        }
         self.apply(Input::PeerEnd);
     }
 

@@ -273,6 +273,15 @@ impl SendQueue {
         self.untaken = self.untaken.saturating_sub(1);
     }
 
+    /// Whether nothing that is posted needs an answer of the peer.
+    pub(crate) fn asks_nothing(&self) -> bool {
+        self.awaited.is_empty()
+            && !self.entries.iter().any(|entry| {
+                entry.progress == Progress::Queued
+                    && matches!(entry.work, Work::Read { .. } | Work::Atomic { .. })
+            })
+    }
+
     /// Whether nothing is posted that is not over.
     pub(crate) fn is_idle(&self) -> bool {
         self.entries.is_empty() && self.awaited.is_empty()

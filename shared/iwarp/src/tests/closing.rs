@@ -38,6 +38,54 @@ fn closing_in_order_lets_everything_out() {
 }
 
 #[test]
+fn a_peer_that_closes_too_cuts_nothing_off() {
+    let mut pair = Pair::default();
+    let mine = region(1 << 20);
+    let theirs = region(1 << 20);
+    let octets = pattern(&mine, 3);
+    let my_stag = register(&mut pair.a, &mine, 0, Access::LOCAL_READ);
+    let their_stag = register(&mut pair.b, &theirs, 0, ALL_ACCESS);
+    let write = WorkRequest::Write {
+        local: local(my_stag, 0, 1 << 20),
+        remote: remote(their_stag, 0),
+        immediate: None,
+    };
+    pair.a.post(WorkId(1), &write, true).unwrap();
+    pair.a.post(WorkId(2), &send(b"last words"), true).unwrap();
+    pair.a.close(CloseReason::Graceful);
+    pair.b.close(CloseReason::Graceful);
+    // The peer has nothing to send, so that its end comes before all this party sends has gone.
+    pair.settle();
+    assert_eq!(
+        events(&mut pair.a),
+        [done(1, WorkOutcome::Sent), done(2, WorkOutcome::Sent)]
+    );
+    assert_eq!(contents(&theirs), octets);
+    assert!(matches!(events(&mut pair.b)[..], [Event::Received { .. }]));
+    assert!(pair.a.take_error().is_some());
+    assert!(matches!(pair.b.take_error(), Some(StreamError::ClosedHere)));
+}
+
+#[test]
+fn a_peer_that_closed_is_asked_for_nothing_more() {
+    let mut pair = Pair::default();
+    let mine = region(4096);
+    let theirs = region(4096);
+    let my_stag = register(&mut pair.a, &mine, 0, Access::LOCAL);
+    let their_stag = register(&mut pair.b, &theirs, 0, ALL_ACCESS);
+    let read = WorkRequest::Read {
+        local: local(my_stag, 0, 4096),
+        remote: remote(their_stag, 0),
+    };
+    pair.a.post(WorkId(1), &read, true).unwrap();
+    pair.a.close(CloseReason::Graceful);
+    pair.wire.pull(&mut pair.a, usize::MAX, pair.now);
+    pair.a.handle_end(pair.now);
+    assert_eq!(events(&mut pair.a), [done(1, WorkOutcome::Flushed)]);
+    assert!(pair.a.is_ended());
+}
+
+#[test]
 fn closing_in_order_waits_for_what_still_comes_in() {
     let mut pair = Pair::default();
     let mine = region(1 << 20);
