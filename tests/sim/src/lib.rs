@@ -17,6 +17,7 @@
 mod act;
 mod answers;
 pub mod client;
+mod faults;
 pub mod marks;
 pub mod model;
 pub mod net;

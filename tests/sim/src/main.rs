@@ -1,4 +1,5 @@
 //! `kbtp-sim`: runs seeds of the simulation, replays one, and says what went wrong.
+#![forbid(unsafe_code)]
 
 use clap::Parser;
 use kbtp_sim::marks::Mark;

@@ -304,7 +304,7 @@ impl Target {
     }
 }
 
-/// Whether a row count is whole granules.
+// Ranges are whole granules.
 const _: () = assert!(GRANULE.is_multiple_of(64));
 
 /// Where an end is.
