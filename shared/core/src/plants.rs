@@ -1,7 +1,7 @@
 //! Faults that are put in on purpose, one at a time, to see whether the tests find them.
 //!
 //! Only with the feature `plants`, which nothing but `kbtp-sim` asks for, and only while one is switched on. Without
-//! the feature [`planted`] is the constant `false`, and nothing of this is left.
+//! the feature `planted` is the constant `false`, and nothing of this is left.
 
 /// A fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
