@@ -1,6 +1,6 @@
 //! The limit: the same octets between two processes over a plain TCP socket, with nothing but the request in front.
 //!
-//! An exchange begins with a [`Command`] of 16 octets. The server is a process of its own, so that its CPU time is
+//! An exchange begins with a [`Command`] as long as a KBTP request. The server is a process of its own, so that its CPU time is
 //! its own; it ends when its standard input does, so that it cannot outlive the benchmark.
 
 use crate::sample::Mover;
@@ -10,8 +10,8 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Octets of a command.
-const COMMAND_LEN: usize = 16;
+/// Octets of a command: those of a request for a load on the wire, framing included.
+const COMMAND_LEN: usize = 64;
 /// Octets of the acknowledgement of a store: what a KBTP COMPLETION has.
 const ACK_LEN: usize = 40;
 /// Octets the server sends from and receives into, in turn: beyond the caches, as a pool is.
@@ -47,7 +47,7 @@ struct Command {
 impl Command {
     fn encode(self) -> [u8; COMMAND_LEN] {
         let mut octets = [0; COMMAND_LEN];
-        let [way, size, count, _] = octets.as_chunks_mut::<4>().0 else {
+        let [way, size, count, ..] = octets.as_chunks_mut::<4>().0 else {
             return octets;
         };
         *way = u32::from(self.way == Way::ToServer).to_be_bytes();
@@ -57,7 +57,7 @@ impl Command {
     }
 
     fn decode(octets: &[u8; COMMAND_LEN]) -> io::Result<Self> {
-        let [way, size, count, _] = octets.as_chunks::<4>().0 else {
+        let [way, size, count, ..] = octets.as_chunks::<4>().0 else {
             return Err(io::Error::from(ErrorKind::InvalidData));
         };
         let way = match u32::from_be_bytes(*way) {
