@@ -4,7 +4,7 @@ use crate::cli::{BenchArgs, BenchOp, TenantArgs};
 use crate::driver::{self, Interrupt};
 use crate::failure::Failure;
 use crate::lane::{self, Lane, Plan, Run};
-use crate::output::{self, Sheet};
+use crate::output::{self, Progress, Sheet};
 use crate::own_target::{OwnTarget, Pool};
 use crate::units::{count, latency, octets, per_second, rate};
 use hdrhistogram::Histogram;
@@ -165,7 +165,10 @@ fn run_lanes(
         interrupt.check("before the measurement")?;
     }
     driver::in_parallel(lanes, |l| l.run(args.duration / WARM_UP))?;
-    let runs = driver::in_parallel(lanes, |l| l.run(args.duration))?;
+    let progress = Progress::by_itself(args.duration, "measuring");
+    let runs = driver::in_parallel(lanes, |l| l.run(args.duration));
+    progress.finish();
+    let runs = runs?;
     interrupt.check("while measuring")?;
     Ok(runs)
 }

@@ -170,6 +170,22 @@ impl Progress {
         Self { bar, shown: false }
     }
 
+    /// Progress that moves by itself once a second, for work of `length` that cannot stop to say how far it is.
+    #[must_use]
+    pub fn by_itself(length: Duration, what: &'static str) -> Self {
+        let bar = ProgressBar::no_length();
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+        if length >= SHOW_AFTER && io::stderr().is_terminal() {
+            bar.set_message(format!("{what} for {length:?}:"));
+            if let Ok(style) = ProgressStyle::with_template("{msg} {elapsed}") {
+                bar.set_style(style);
+            }
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            bar.enable_steady_tick(SHOW_AFTER);
+        }
+        Self { bar, shown: true }
+    }
+
     /// Sets how far the work is.
     pub fn at(&mut self, position: u64) {
         self.bar.set_position(position);
