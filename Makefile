@@ -4,8 +4,9 @@ TRACE ?= tools/kbtp/data/sample_trace.jsonl
 RUNFLAGS ?=
 BENCHFLAGS ?=
 SIMFLAGS ?= --seeds 5000 --jobs 2
+MUTANTS ?= -p kbtp-core -p kbtp-wire -p kbtp-iwarp
 
-.PHONY: help run test loom sim lint fmt bench doc man completions build clean
+.PHONY: help run test loom sim coverage mutants lint fmt bench doc man completions build clean
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 build: ## Build everything, optimised
@@ -18,6 +19,10 @@ loom: ## Every interleaving of the lock-free parts
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --locked --target-dir target/loom -p kbtp-core --lib loom
 sim: ## Thousands of simulated targets, each from a seed (SIMFLAGS="--seed 1 --seeds 5000")
 	$(CARGO) run --quiet --release --locked -p kbtp-sim -- $(SIMFLAGS)
+coverage: ## Which lines of the protocol's crates their tests run; fails if they are fewer than before
+	$(CARGO) xtask coverage
+mutants: ## Change the code in each way that a test should notice, and list what none does (MUTANTS="-p kbtp-core -f shared/core/src/pool/ring.rs")
+	$(CARGO) mutants -j 1 $(MUTANTS)
 lint: ## Formatting, clippy, documentation, and the checks of the tree itself
 	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check
 fmt: ## Format the tree

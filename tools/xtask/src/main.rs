@@ -1,7 +1,7 @@
 //! Checks of the tree itself, run as `cargo xtask`.
 //!
 //! `tidy` holds the crates' arrows, licences and a few rules no compiler knows; `reqtrace` holds code, tests and
-//! `docs/spec/requirements/` together; `check` does both.
+//! `docs/spec/requirements/` together; `check` does both. `coverage` measures which lines the tests run.
 #![forbid(unsafe_code)]
 
 mod citation;
@@ -9,6 +9,7 @@ mod coverage;
 mod finding;
 mod lexer;
 mod licence;
+mod lines;
 mod metadata;
 mod requirements;
 mod tidy;
@@ -24,12 +25,16 @@ use tree::Tree;
 const USAGE: &str = "usage: cargo xtask tidy
        cargo xtask reqtrace [--update] [--report-only]
        cargo xtask check [--report-only]
+       cargo xtask coverage [--update] [--missing]
 
   tidy           the rules of the tree: arrows between crates, licences, lengths, attributes
   reqtrace       every requirement has code and a test that cite it, and every citation a requirement
     --update       write docs/spec/coverage.txt anew
     --report-only  tell of missing coverage without failing for it
   check          both
+  coverage       the lines of the protocol's crates that their tests run; fails if they are fewer than before
+    --update       write docs/spec/coverage-lines.txt anew
+    --missing      list the lines that no test runs
 ";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +42,7 @@ enum Command {
     Tidy,
     Reqtrace,
     Check,
+    Coverage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +50,7 @@ struct Options {
     command: Command,
     update: bool,
     report_only: bool,
+    missing: bool,
 }
 
 impl Options {
@@ -53,17 +60,24 @@ impl Options {
             "tidy" => Command::Tidy,
             "reqtrace" => Command::Reqtrace,
             "check" => Command::Check,
+            "coverage" => Command::Coverage,
             _ => return None,
         };
         let mut options = Self {
             command,
             update: false,
             report_only: false,
+            missing: false,
         };
         for flag in flags {
             match flag.as_str() {
-                "--report-only" if command != Command::Tidy => options.report_only = true,
-                "--update" if command == Command::Reqtrace => options.update = true,
+                "--report-only" if matches!(command, Command::Reqtrace | Command::Check) => {
+                    options.report_only = true;
+                }
+                "--update" if matches!(command, Command::Reqtrace | Command::Coverage) => {
+                    options.update = true;
+                }
+                "--missing" if command == Command::Coverage => options.missing = true,
                 _ => return None,
             }
         }
@@ -96,6 +110,9 @@ fn root() -> PathBuf {
 fn run(options: Options, out: &mut impl Write) -> Result<bool, Box<dyn std::error::Error>> {
     let root = root();
     let tree = Tree::tracked(&root)?;
+    if options.command == Command::Coverage {
+        return measure_lines(&root, &tree, options, out);
+    }
     let mut good = true;
     if options.command != Command::Reqtrace {
         let metadata = metadata::Metadata::of(&root)?;
@@ -123,6 +140,27 @@ fn run(options: Options, out: &mut impl Write) -> Result<bool, Box<dyn std::erro
     Ok(good)
 }
 
+fn measure_lines(
+    root: &Path,
+    tree: &Tree,
+    options: Options,
+    out: &mut impl Write,
+) -> Result<bool, Box<dyn std::error::Error>> {
+    let runs = lines::measure(root)?;
+    let crates = lines::by_crate(&runs, |path| tree.text(path));
+    if options.missing {
+        write!(out, "{}", lines::missing(&crates))?;
+    }
+    write!(out, "{}", lines::table(&crates))?;
+    if options.update {
+        std::fs::write(root.join(lines::COMMITTED), lines::committed(&crates))?;
+        return Ok(true);
+    }
+    let findings = lines::compare(&crates, tree.text(lines::COMMITTED));
+    print(out, "coverage", &findings)?;
+    Ok(findings.is_empty())
+}
+
 fn print(out: &mut impl Write, what: &str, findings: &[Finding]) -> std::io::Result<()> {
     for finding in findings {
         writeln!(out, "{finding}")?;
@@ -148,12 +186,17 @@ mod tests {
         assert_eq!(both.command, Command::Check);
         assert!(both.report_only && !both.update);
         assert!(parse("reqtrace --update").unwrap().update);
+        let lines = parse("coverage --update --missing").unwrap();
+        assert_eq!(lines.command, Command::Coverage);
+        assert!(lines.update && lines.missing);
         for wrong in [
             "",
             "frobnicate",
             "tidy --update",
             "check --update",
             "tidy --report-only",
+            "coverage --report-only",
+            "check --missing",
         ] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }

@@ -126,7 +126,8 @@ impl Metadata {
     }
 }
 
-fn said_by(command: &mut Command) -> io::Result<String> {
+/// What a program wrote, if it ended well; else what it complained of is the error.
+pub(crate) fn said_by(command: &mut Command) -> io::Result<String> {
     let output = command.output()?;
     if output.status.success() {
         String::from_utf8(output.stdout).map_err(io::Error::other)
