@@ -335,13 +335,16 @@ impl Connection {
         };
         self.peer_ended = true;
         self.end_with(error);
-        // Both close at a time: what was posted here still goes out (RFC 5041, section 6.2.1), as long as the close
-        // timer lets it.
-        if clean && self.state == State::Closing && self.wants_write() && self.queue.asks_nothing()
-        {
-            return;
-        }
-        self.apply(Input::PeerEnd);
+        //= rfc5041-6.2.1-half-closed
+        // What was posted here, and the answers to what the peer has sent, still go out as long as the close timer lets
+        // them. Nothing of it may need an answer, or a first word, of a peer that says no more.
+        let no_more_of_it = self.queue.asks_nothing() && self.may_speak();
+        self.apply(if clean && no_more_of_it {
+            Input::PeerEnd
+        } else {
+            Input::PeerCut
+        });
+        self.drained();
     }
 
     /// The connection broke.
@@ -365,7 +368,7 @@ impl Connection {
     pub fn handle_sent(&mut self, octets: usize, now: Time) {
         self.now = now;
         self.outgoing.handle_sent(octets);
-        if octets > 0 && self.state == State::Closing {
+        if octets > 0 && matches!(self.state, State::Closing | State::Answering) {
             // Closing in order lasts as long as it gets on.
             self.start_timer();
         }
@@ -397,6 +400,10 @@ impl Connection {
     /// When to call [`handle_timeout`](Self::handle_timeout), whatever happens before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
+        if self.state == State::Answering && self.is_drained() {
+            // The ULP has taken the last that came, and had nothing to say to it.
+            return Some(self.now);
+        }
         let delay = self.sending.not_before.filter(|_| self.has_work());
         match (self.deadline, delay) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -410,6 +417,7 @@ impl Connection {
         if self.sending.not_before.is_some_and(|at| at <= now) {
             self.sending.not_before = None;
         }
+        self.drained();
         if self.deadline.is_none_or(|at| at > now) {
             return;
         }

@@ -96,17 +96,23 @@ impl Connection {
 
     /// Notices that all that was to go out is out.
     pub(crate) fn drained(&mut self) {
-        let drained = self.outgoing.is_empty()
+        if self.is_drained() {
+            self.apply(Input::Drained);
+        }
+    }
+
+    /// Whether all that was to go out before the end is out.
+    pub(crate) fn is_drained(&self) -> bool {
+        let answered =
+            || self.queue.is_idle() && self.inbound.is_empty() && self.sending.rtr.is_none();
+        self.outgoing.is_empty()
             && match self.state {
-                State::Closing => {
-                    self.queue.is_idle() && self.inbound.is_empty() && self.sending.rtr.is_none()
-                }
+                State::Closing => answered(),
+                // The ULP may answer a message that it holds.
+                State::Answering => answered() && self.slots.all_free(),
                 State::Terminating => self.sending.terminate.is_none(),
                 State::Refusing => true,
                 _ => false,
-            };
-        if drained {
-            self.apply(Input::Drained);
-        }
+            }
     }
 }

@@ -4,7 +4,7 @@ use crate::connection::{Connection, Startup};
 use crate::incoming::Sink;
 use crate::send_queue::{Local, Work};
 use crate::stags::{NoPlace, Place};
-use crate::state::State;
+use crate::state::{Input, State};
 use crate::terminate::Fault;
 use kbtp_fabric::{LocalBuffer, LocalError, PostError, WorkId, WorkRequest};
 use kbtp_wire::Stag;
@@ -23,13 +23,18 @@ impl Connection {
         signaled: bool,
     ) -> Result<(), PostError> {
         //= rfc5041-6.2.1-no-transfer-after-close
-        if self.state != State::Established {
+        if !matches!(self.state, State::Established | State::Answering) {
             return Err(match self.startup {
                 Startup::Pending | Startup::Request => PostError::Unsupported {
                     operation: "work before it is established",
                 },
                 _ => PostError::Closed,
             });
+        }
+        if self.state == State::Answering && asks_the_peer(work) {
+            // It would not answer, and what stands behind this cannot overtake it: the end begins.
+            self.apply(Input::Close);
+            return Err(PostError::Closed);
         }
         if !self.queue.has_room() {
             return Err(PostError::QueueFull);
@@ -185,6 +190,14 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// Whether it is done only once the peer has answered.
+const fn asks_the_peer(work: &WorkRequest<'_>) -> bool {
+    matches!(
+        work,
+        WorkRequest::Read { .. } | WorkRequest::FetchAdd { .. } | WorkRequest::CmpSwap { .. }
+    )
 }
 
 const fn taken(buffer: &LocalBuffer) -> Local {

@@ -41,7 +41,9 @@ impl SipKey {
 
     /// A permutation of the numbers below `2^bits` (2 to 32), one for each `tweak`: eight rounds of a Feistel network
     /// whose halves need not be equal.
-    pub(crate) const fn permute(self, tweak: u32, bits: u32, number: u32) -> u32 {
+    pub(crate) const fn permute(self, tweak: u64, bits: u32, number: u32) -> u32 {
+        // A key of its own for each tweak, so that nothing of it needs room beside a half.
+        let key = Self(self.hash(tweak), self.1 ^ tweak);
         let low_bits = bits / 2;
         let low_mask = (1_u64 << low_bits) - 1;
         let high_mask = (1_u64 << (bits - low_bits)) - 1;
@@ -50,12 +52,12 @@ impl SipKey {
         let mut high = (number >> low_bits) & high_mask;
         let mut turn = 0;
         while turn < 8 {
-            // 16 bits of half, 16 of tweak, 4 of round: no two inputs meet.
-            let tag = ((tweak as u64) << 32) | (turn << 20);
+            // 16 bits of half, 4 of turn: no two inputs meet.
+            let tag = turn << 20;
             if turn % 2 == 0 {
-                high ^= self.hash(tag | low) & high_mask;
+                high ^= key.hash(tag | low) & high_mask;
             } else {
-                low ^= self.hash(tag | high) & low_mask;
+                low ^= key.hash(tag | high) & low_mask;
             }
             turn += 1;
         }
@@ -116,7 +118,7 @@ mod tests {
         }
 
         #[test]
-        fn permutations_hit_every_number_once(seed in any::<[u8; 32]>(), tweak in 0_u32..4096, bits in 2_u32..12) {
+        fn permutations_hit_every_number_once(seed in any::<[u8; 32]>(), tweak in 0_u64..1 << 48, bits in 2_u32..12) {
             let key = SipKey::from_seed(&seed, false);
             let mut seen = vec![false; 1 << bits];
             for number in 0..1 << bits {

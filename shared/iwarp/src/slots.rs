@@ -41,6 +41,11 @@ impl Slots {
         Some(slot)
     }
 
+    /// Whether none is being filled or held.
+    pub(crate) fn all_free(&self) -> bool {
+        self.free.len() == self.uses.len()
+    }
+
     fn set(&mut self, slot: u32, to: Use) {
         if let Some(place) = usize::try_from(slot)
             .ok()

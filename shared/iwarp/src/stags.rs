@@ -2,7 +2,14 @@
 //!
 //! Each stream has a table of its own, so an STag of another stream is simply invalid here; the codes for "STag not
 //! associated with the stream" cannot arise. The low bits of an STag find its entry; the rest are a keyed permutation
-//! of the entry's count of registrations, so that no STag comes twice and none can be guessed from others.
+//! of the entry's count of registrations, so that none can be guessed from others and none comes again for as long as can
+//! be.
+//!
+//! There are 2^32 STags, and a stream that registers for each request has used them all after some hours. An entry
+//! deals its numbers out in rounds: each round goes through one half of them in an order of its own, the next through
+//! the other half. So an entry gives an STag again only when at least half of all the numbers it has lie between: with
+//! 4,096 entries after 2^31 registrations of the stream (RFC 5042, section 6.1.1: "reused at as slow a rate as
+//! possible"), and what a peer has seen of earlier rounds tells one bit of the next.
 //!
 //! A lookup is one comparison. Registering costs eight rounds of `SipHash` and no allocation.
 
@@ -52,12 +59,20 @@ pub(crate) enum NoPlace {
     Retired,
 }
 
+/// How far an entry is in dealing out its STags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Draws {
+    round: u32,
+    /// Numbers dealt out in this round.
+    dealt: u32,
+}
+
 /// The table.
 #[derive(Debug)]
 pub(crate) struct StagTable {
     entries: Box<[Entry]>,
-    /// Registrations each entry has seen.
-    draws: Box<[u32]>,
+    /// How far each entry is in dealing out its STags.
+    draws: Box<[Draws]>,
     /// Entries to use next, oldest first.
     free: VecDeque<u16>,
     key: SipKey,
@@ -74,7 +89,7 @@ impl StagTable {
         let [_, _, _, _, a, b, c, d] = SipKey::from_seed(seed, true).hash(0).to_be_bytes();
         Self {
             entries: (0..len).map(|_| Entry::Free).collect(),
-            draws: vec![0; len.into()].into_boxed_slice(),
+            draws: vec![Draws::default(); len.into()].into_boxed_slice(),
             free: (0..len).collect(),
             key,
             cover: u32::from_be_bytes([a, b, c, d]) & ((1 << entry_bits) - 1),
@@ -107,13 +122,8 @@ impl StagTable {
         //= rfc5041-7.1-to-wrap
         // The Tagged Offset one past the last octet must be a number too, else the last octets could not be named.
         base.0.checked_add(sub.len()).ok_or_else(outside)?;
-        let (entry, stag) = loop {
-            let entry = self.free.pop_front().ok_or_else(|| self.limit())?;
-            // An entry that has given all its STags stays out of use, and the next one serves.
-            if let Some(stag) = self.draw(entry) {
-                break (entry, stag);
-            }
-        };
+        let entry = self.free.pop_front().ok_or_else(|| self.limit())?;
+        let stag = self.draw(entry);
         if let Some(place) = self.entries.get_mut(usize::from(entry)) {
             *place = Entry::Live(
                 stag,
@@ -127,29 +137,36 @@ impl StagTable {
         Ok(stag)
     }
 
-    /// The next STag of an entry; `None` when it has none left. Zero is left out: it means "none" to KBTP.
-    fn draw(&mut self, entry: u16) -> Option<Stag> {
-        let key_bits = 32 - self.entry_bits;
-        let count = self.draws.get_mut(usize::from(entry))?;
+    /// The next STag of an entry. Zero is left out: it means "none" to KBTP.
+    fn draw(&mut self, entry: u16) -> Stag {
+        // Of the bits that are drawn the highest is the half of this round.
+        let order_bits = 31 - self.entry_bits;
         loop {
-            let number = *count;
-            if u64::from(number) >> key_bits != 0 || number == u32::MAX {
-                return None;
-            }
-            *count = number + 1;
+            let Draws { round, dealt } = self.advance(entry, order_bits);
             //= rfc5040-8.1.1-stag-unpredictable
-            let high = self.key.permute(entry.into(), key_bits, number);
-            let low = u32::from(entry) ^ self.cover;
-            // With a single entry all 32 bits are drawn and there is nothing to shift.
-            let stag = if self.entry_bits == 0 {
-                high
-            } else {
-                (high << self.entry_bits) | low
-            };
+            //= rfc5042-6.1.1-slow-reuse
+            let number = self.key.permute(tweak(entry, round), order_bits, dealt);
+            let high = u64::from(round & 1) << order_bits | u64::from(number);
+            let low = u64::from(u32::from(entry) ^ self.cover);
+            let stag = u32::try_from(high << self.entry_bits | low).unwrap_or(0);
             if stag != 0 {
-                return Some(Stag(stag));
+                return Stag(stag);
             }
         }
+    }
+
+    /// Counts on; what is dealt out now.
+    fn advance(&mut self, entry: u16, order_bits: u32) -> Draws {
+        let Some(draws) = self.draws.get_mut(usize::from(entry)) else {
+            return Draws::default();
+        };
+        if draws.dealt >> order_bits != 0 {
+            draws.dealt = 0;
+            draws.round = draws.round.wrapping_add(1);
+        }
+        let now = *draws;
+        draws.dealt = draws.dealt.wrapping_add(1);
+        now
     }
 
     #[expect(
@@ -253,6 +270,11 @@ impl StagTable {
     }
 }
 
+/// Names the order of one round of one entry.
+const fn tweak(entry: u16, round: u32) -> u64 {
+    (round as u64) << 16 | entry as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,35 +365,44 @@ mod tests {
         }
     }
 
+    /// All STags of an entry, dealt out twice over.
+    //= test rfc5042-6.1.1-slow-reuse
     #[test]
-    fn an_entry_that_gave_all_its_stags_is_not_used_again() {
-        let region = region();
-        let mut table = table(4096);
-        table.draws.fill((1 << 20) - 1);
-        for _ in 0..4096 {
-            let stag = table
-                .register(&region, 0..1, TaggedOffset(0), Access::LOCAL)
-                .unwrap();
-            table.invalidate(stag).unwrap();
+    fn a_stream_that_has_used_all_its_stags_goes_on_and_takes_the_longest_unused() {
+        let mut table = table(u16::MAX);
+        let half = 1 << 15;
+        let mut last: Vec<Option<u32>> = vec![None; 2 << 15];
+        let mut orders = Vec::new();
+        for count in 0..4 * half {
+            let stag = table.draw(5);
+            assert_eq!(stag.0 & 0xffff, 5 ^ table.cover);
+            let before = last[stag.0 as usize >> 16].replace(count);
+            assert!(before.is_none_or(|before| count - before > half), "{count}");
+            if count % half < 4 {
+                orders.push(stag.0 >> 16 & (half - 1));
+            }
         }
-        assert!(
-            table
-                .register(&region, 0..1, TaggedOffset(0), Access::LOCAL)
-                .is_err()
-        );
+        // All but zero, if the entry has it, were dealt out, and the rounds of a half differ in their order.
+        assert!(last.iter().filter(|at| at.is_none()).count() <= 1);
+        assert_ne!(orders[..4], orders[8..12]);
+        assert_ne!(orders[4..8], orders[12..]);
     }
 
     #[test]
-    fn entries_that_gave_all_their_stags_hide_no_other() {
+    fn a_small_table_lasts_as_long() {
         let region = region();
-        let mut table = table(4096);
-        table.draws.split_at_mut(4095).0.fill(1 << 20);
-        for _ in 0..2 {
+        let mut table = table(1);
+        table.draws[0] = Draws {
+            round: u32::MAX,
+            dealt: (1 << 31) - 1,
+        };
+        for _ in 0..4 {
             let stag = table
                 .register(&region, 0..1, TaggedOffset(0), Access::LOCAL)
                 .unwrap();
             table.invalidate(stag).unwrap();
         }
+        assert_eq!((table.draws[0].round, table.draws[0].dealt), (0, 3));
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //!                                 '--> Refusing -> HalfClosed                  '--> Ended (refused)
 //!
 //!  Established -> Closing -> HalfClosed -> Ended             everything posted goes out, then our end of sending
+//!       '-------> Answering -> HalfClosed -> Ended           the peer's end: what it asked for goes out, then ours
 //!       '-------> Terminating -> HalfClosed -> Ended         a Terminate goes out, then our end of sending
-//!       '-------> Ended                                      abort, peer's Terminate, peer's end, broken connection
+//!       '-------> Ended                                      abort, peer's Terminate, peer's cut, broken connection
 //! ```
 //!
 //! States only move forward. A transition and what the transport must do about it are one answer of [`State::on`].
@@ -24,6 +25,8 @@ pub(crate) enum State {
     Refusing,
     /// Full Operation.
     Established,
+    /// The peer has ended its sending: what it asked for is answered.
+    Answering,
     /// Closing in order: what was posted goes out and what was asked for comes in.
     Closing,
     /// The Terminate goes out; nothing more is taken in.
@@ -59,8 +62,10 @@ pub(crate) enum Input {
     Abort,
     /// All that was to go out has gone.
     Drained,
-    /// The peer ended its sending, between messages.
+    /// The peer ended its sending between messages, and nothing that is posted needs an answer of it.
     PeerEnd,
+    /// The peer ended its sending in the middle of something, or owes an answer.
+    PeerCut,
     /// The timer ran out.
     Timeout,
     /// The connection broke.
@@ -85,12 +90,13 @@ pub(crate) struct Misplaced;
 impl State {
     /// All of them.
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::AwaitRequest,
         Self::Deciding,
         Self::AwaitReply,
         Self::Refusing,
         Self::Established,
+        Self::Answering,
         Self::Closing,
         Self::Terminating,
         Self::HalfClosed,
@@ -151,20 +157,25 @@ impl State {
             (_, Input::FaultTold | Input::FaultUntold) => (Self::Ended, CLOSE),
 
             // Closing in order.
-            (Self::Established, Input::Close) => (Self::Closing, TIMER),
+            (Self::Established | Self::Answering, Input::Close) => (Self::Closing, TIMER),
             (
                 Self::Closing | Self::Terminating | Self::HalfClosed | Self::Refusing,
                 Input::Close,
             ) => (self, NOTHING),
             (_, Input::Close) => (Self::Ended, CLOSE),
-            (Self::Closing | Self::Terminating | Self::Refusing, Input::Drained) => {
-                (Self::HalfClosed, HALF_CLOSE)
-            }
+            (
+                Self::Answering | Self::Closing | Self::Terminating | Self::Refusing,
+                Input::Drained,
+            ) => (Self::HalfClosed, HALF_CLOSE),
             (_, Input::Drained) => (self, NOTHING),
 
             // The peer's end of sending. What we have to tell it still goes out.
-            (Self::Terminating | Self::Refusing, Input::PeerEnd) => (self, NOTHING),
-            (_, Input::PeerEnd) => (Self::Ended, CLOSE),
+            (Self::Terminating | Self::Refusing, Input::PeerEnd | Input::PeerCut) => {
+                (self, NOTHING)
+            }
+            (Self::Established, Input::PeerEnd) => (Self::Answering, TIMER),
+            (Self::Answering | Self::Closing, Input::PeerEnd) => (self, NOTHING),
+            (_, Input::PeerEnd | Input::PeerCut) => (Self::Ended, CLOSE),
         };
         Ok(next)
     }
@@ -183,7 +194,10 @@ impl State {
 
     /// Whether this is Full Operation, in which FPDUs are sent.
     pub(crate) const fn sends_fpdus(self) -> bool {
-        matches!(self, Self::Established | Self::Closing | Self::Terminating)
+        matches!(
+            self,
+            Self::Established | Self::Answering | Self::Closing | Self::Terminating
+        )
     }
 }
 
@@ -191,7 +205,7 @@ impl State {
 mod tests {
     use super::*;
 
-    const INPUTS: [Input; 14] = [
+    const INPUTS: [Input; 15] = [
         Input::Request,
         Input::Accept,
         Input::Refuse,
@@ -204,6 +218,7 @@ mod tests {
         Input::Abort,
         Input::Drained,
         Input::PeerEnd,
+        Input::PeerCut,
         Input::Timeout,
         Input::Broken,
     ];

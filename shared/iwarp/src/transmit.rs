@@ -145,8 +145,13 @@ impl Connection {
         if self.deaf {
             return self.sending.terminate.is_some();
         }
-        //= rfc5044-7.1.2-responder-first-fpdu
-        (self.initiator || self.fpdu_seen) && self.sending.not_before.is_none() && self.has_work()
+        self.may_speak() && self.sending.not_before.is_none() && self.has_work()
+    }
+
+    /// Whether this party may send FPDUs: a responder has to be spoken to first.
+    //= rfc5044-7.1.2-responder-first-fpdu
+    pub(crate) const fn may_speak(&self) -> bool {
+        self.initiator || self.fpdu_seen
     }
 
     /// Whether there is something to frame, were it allowed.

@@ -32,7 +32,13 @@ fn closing_in_order_lets_everything_out() {
         [done(1, WorkOutcome::Read), done(2, WorkOutcome::Sent)]
     );
     assert_eq!(contents(&mine), octets);
-    assert!(matches!(events(&mut pair.b)[..], [Event::Received { .. }]));
+    let Some(Event::Received { slot, .. }) = pair.b.next_event() else {
+        panic!("the last words");
+    };
+    assert!(pair.b.next_event().is_none());
+    // As long as it holds them it may answer.
+    pair.b.release(slot);
+    pair.settle();
     assert!(matches!(pair.a.take_error(), Some(StreamError::ClosedHere)));
     assert!(matches!(pair.b.take_error(), Some(StreamError::PeerClosed)));
 }
@@ -64,6 +70,121 @@ fn a_peer_that_closes_too_cuts_nothing_off() {
     assert!(matches!(events(&mut pair.b)[..], [Event::Received { .. }]));
     assert!(pair.a.take_error().is_some());
     assert!(matches!(pair.b.take_error(), Some(StreamError::ClosedHere)));
+}
+
+/// The peer ends its sending and goes on reading: it gets the answers to all it has asked for.
+#[test]
+fn a_peer_that_has_said_its_last_word_is_answered() {
+    //= test rfc5041-6.2.1-half-closed
+    let mut pair = Pair::default();
+    let mine = region(1 << 20);
+    let theirs = region(1 << 20);
+    let octets = pattern(&mine, 3);
+    let my_stag = register(&mut pair.b, &mine, 0, Access::LOCAL_READ);
+    let their_stag = register(&mut pair.a, &theirs, 0, ALL_ACCESS);
+    for id in 0..3 {
+        pair.a.post(WorkId(id), &send(b"asks"), false).unwrap();
+    }
+    pair.a.close(CloseReason::Graceful);
+    pair.settle();
+    assert!(!pair.b.is_ended(), "three messages are held");
+    let slots: Vec<_> = events(&mut pair.b)
+        .into_iter()
+        .map(|event| match event {
+            Event::Received { slot, .. } => slot,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(slots.len(), 3);
+    for (id, slot) in (0..).zip(slots) {
+        // While it looks at a message nothing ends, however often the stream is looked at.
+        pair.settle();
+        let write = WorkRequest::Write {
+            local: local(my_stag, 0, 1 << 20),
+            remote: remote(their_stag, 0),
+            immediate: None,
+        };
+        pair.b.release(slot);
+        pair.b.post(WorkId(id), &write, true).unwrap();
+        pair.b.post(WorkId(id), &send(b"answer"), true).unwrap();
+        pair.settle();
+        let sent = [done(id, WorkOutcome::Sent), done(id, WorkOutcome::Sent)];
+        assert_eq!(events(&mut pair.b), sent);
+    }
+    assert_eq!(contents(&theirs), octets);
+    assert_eq!(events(&mut pair.a).len(), 3);
+    assert!(matches!(pair.b.take_error(), Some(StreamError::PeerClosed)));
+    assert!(matches!(pair.a.take_error(), Some(StreamError::ClosedHere)));
+}
+
+/// A peer that has ended its sending and takes nothing does not hold the stream.
+#[test]
+fn a_peer_that_has_said_its_last_word_is_not_waited_for() {
+    let mut pair = Pair::default();
+    pair.a.post(WorkId(1), &send(b"asks"), false).unwrap();
+    pair.a.close(CloseReason::Graceful);
+    pair.settle();
+    let Some(Event::Received { slot, .. }) = pair.b.next_event() else {
+        panic!("a message");
+    };
+    pair.b.post(WorkId(2), &send(b"answer"), true).unwrap();
+    pair.b.release(slot);
+    let at = pair.b.next_timeout().unwrap();
+    assert_eq!(at, Time(limits::DEFAULT_CLOSE_TIMEOUT_MS * 1_000_000));
+    pair.b.handle_timeout(at);
+    assert_eq!(events(&mut pair.b), [done(2, WorkOutcome::Flushed)]);
+    assert!(matches!(pair.b.take_error(), Some(StreamError::PeerClosed)));
+}
+
+/// There is nothing to say to its last message: the end comes with the next look at the timers.
+#[test]
+fn a_last_word_without_an_answer_is_the_end() {
+    let mut pair = Pair::default();
+    pair.a.post(WorkId(1), &send(b"asks"), false).unwrap();
+    pair.a.close(CloseReason::Graceful);
+    pair.settle();
+    let Some(Event::Received { slot, .. }) = pair.b.next_event() else {
+        panic!("a message");
+    };
+    pair.b.release(slot);
+    let at = pair.b.next_timeout().unwrap();
+    assert!(at <= pair.now);
+    pair.b.handle_timeout(pair.now);
+    assert!(matches!(pair.b.take_error(), Some(StreamError::PeerClosed)));
+    assert_eq!(actions(&mut pair.b), [Action::Close]);
+}
+
+/// Nothing that needs an answer can be asked of it any more, and what stands before that still goes out.
+#[test]
+fn a_peer_that_has_said_its_last_word_is_not_read_from() {
+    let mut pair = Pair::default();
+    let mine = region(64);
+    let my_stag = register(&mut pair.b, &mine, 0, Access::LOCAL);
+    pair.a.post(WorkId(1), &send(b"asks"), false).unwrap();
+    pair.a.close(CloseReason::Graceful);
+    pair.settle();
+    pair.b.post(WorkId(2), &send(b"answer"), true).unwrap();
+    let read = WorkRequest::Read {
+        local: local(my_stag, 0, 64),
+        remote: remote(Stag(7), 0),
+    };
+    assert!(matches!(
+        pair.b.post(WorkId(3), &read, true),
+        Err(PostError::Closed)
+    ));
+    pair.settle();
+    assert!(matches!(
+        events(&mut pair.b)[..],
+        [
+            Event::Received { .. },
+            Event::Done {
+                id: WorkId(2),
+                outcome: WorkOutcome::Sent
+            }
+        ]
+    ));
+    assert!(matches!(events(&mut pair.a)[..], [Event::Received { .. }]));
+    assert!(pair.b.is_ended());
 }
 
 #[test]
