@@ -212,6 +212,9 @@ pub struct LimitsConfig {
     pub sessions: u32,
     /// Streams that have not had their HELLO answered, over all workers.
     pub half_open: u32,
+    /// Initiator IDs of one tenant that have handles at one time, with a session or on lease; none given: as many as
+    /// there is room for beside what is kept for other tenants. With `max_quota` it bounds what a tenant can take.
+    pub initiators: Option<u32>,
     /// How long a stream may take from accept to HELLO.
     #[serde(deserialize_with = "de_duration")]
     pub handshake_timeout: Duration,
@@ -229,6 +232,7 @@ impl Default for LimitsConfig {
         Self {
             sessions: limits::SESSIONS_DEFAULT,
             half_open: limits::HALF_OPEN_DEFAULT,
+            initiators: None,
             handshake_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
             drain_linger: Duration::from_millis(250),
@@ -549,6 +553,7 @@ mod tests {
             ("spin", |c| c.spin = SpinPolicy::For(Duration::from_secs(1))),
             ("limits.sessions", |c| c.limits.sessions = 0),
             ("limits.half_open", |c| c.limits.half_open = 0),
+            ("limits.initiators", |c| c.limits.initiators = Some(0)),
             ("limits.drain_linger", |c| {
                 c.limits.drain_linger = Duration::from_secs(11);
             }),

@@ -277,9 +277,7 @@ impl<D: Dial> Client<D> {
         if resumed.bindings_kept() {
             // The lease may have run out all the same, which the target does not say (profile, P8): what was bound may
             // be, and is not held against allocations that the target judges itself.
-            let usage = self.usage();
-            let unsure = usage.bound.saturating_add(usage.unsure);
-            link.initiator.set_usage(0, unsure);
+            link.initiator.inherit_usage(&self.link.initiator);
         }
         tracing::info!(address = %self.options.address, ?resumed, "connected again");
         self.last = identity;

@@ -242,6 +242,15 @@ impl TargetConfig {
             format!("take 1 to {}", limits::HALF_OPEN_MAX),
         )?;
         check(
+            self.limits
+                .initiators
+                .is_none_or(|most| (1..=limits::SESSIONS_MAX).contains(&most)),
+            "limits.initiators",
+            self.limits.initiators.unwrap_or_default(),
+            "no tenant could have a session, or more than there are handle ranges",
+            format!("take 1 to {}, or leave it out", limits::SESSIONS_MAX),
+        )?;
+        check(
             self.limits.drain_linger <= self.limits.drain_timeout,
             "limits.drain_linger",
             format!("{}ms", self.limits.drain_linger.as_millis()),

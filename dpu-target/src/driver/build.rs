@@ -323,6 +323,7 @@ fn directory_config(config: &TargetConfig) -> DirectoryConfig {
         max_quota: config
             .max_quota
             .map_or(0, |max| u32::try_from(max).unwrap_or(u32::MAX)),
+        max_initiators: config.limits.initiators.unwrap_or(0),
         lease_ms: config.lease.to_wire_ms(),
         ticket_timeout_ms: u32::try_from(millis(config.ticket_timeout)).unwrap_or(u32::MAX),
         direct_load: config.direct.load,

@@ -21,6 +21,10 @@ pub const GRANULES_MAX: u64 = 1 << 20;
 /// Most handle ranges alive at once, with or without a session: each has a record in the metadata region.
 pub const RANGES_MAX: u32 = 1 << 14;
 
+/// Ranges that are kept for each tenant, of one granule each, so that no other tenant takes them by coming with one
+/// Initiator ID after the other. Fewer where that would be more than half of all records or half of the table.
+pub const INITIATORS_KEPT: u32 = 64;
+
 /// Octets of a range record; holds the longest tenant name.
 pub const RANGE_RECORD_LEN: u64 = 512;
 
@@ -32,6 +36,11 @@ pub const TENANT_NAME_MAX: usize = 255;
 
 /// Most partitions of DIRECT_ALLOC sessions at once: each has a Head and a Tail in the metadata region.
 pub const PARTITIONS_MAX: u32 = 256;
+
+/// Free blocks that are looked at for a partition, from the next one on, or twice as many as the partition is to have:
+/// some milliseconds, for which sessions that begin or end wait. A pool that has more free blocks and was long in use may
+/// have a run that is not found; the next session that asks looks further.
+pub const CARVE_WINDOW: u32 = 1 << 16;
 
 /// Request Credits of a session that wants the default: enough to fill a 25 Gb/s link with 64 KiB blocks at 1 ms.
 pub const CREDITS_DEFAULT: u16 = 64;

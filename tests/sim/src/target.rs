@@ -119,6 +119,7 @@ fn directory_config(options: &Options) -> DirectoryConfig {
         tenants: tenants.collect(),
         default_quota: (options.blocks / options.clients as u32).max(1),
         max_quota: options.max_quota,
+        max_initiators: 0,
         lease_ms: options.lease_ms,
         ticket_timeout_ms: options.ticket_timeout_ms,
         direct_load: options.direct_load,

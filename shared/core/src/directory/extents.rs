@@ -6,13 +6,20 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(super) struct Extents {
     runs: BTreeMap<u64, u64>,
+    free: u64,
 }
 
 impl Extents {
     pub(super) fn new(granules: u64) -> Self {
         Self {
             runs: BTreeMap::from([(0, granules)]),
+            free: granules,
         }
+    }
+
+    /// Granules that are nobody's.
+    pub(super) const fn free(&self) -> u64 {
+        self.free
     }
 
     /// Takes `wanted` granules, at least one: the first run that holds them, or else the longest run whole. The first
@@ -24,6 +31,7 @@ impl Extents {
         let (first, len) = (*first, *len);
         let taken = wanted.min(len);
         self.runs.remove(&first);
+        self.free = self.free.saturating_sub(taken);
         if len > taken {
             self.runs
                 .insert(first.saturating_add(taken), len.saturating_sub(taken));
@@ -41,6 +49,8 @@ impl Extents {
         let touched: Vec<_> = before.filter(|(_, run_end)| *run_end > first).collect();
         for (run, run_end) in touched {
             self.runs.remove(&run);
+            let taken = run_end.min(end).saturating_sub(run.max(first));
+            self.free = self.free.saturating_sub(taken);
             if run < first {
                 self.runs.insert(run, first.saturating_sub(run));
             }
@@ -52,6 +62,7 @@ impl Extents {
 
     /// Returns granules that were taken.
     pub(super) fn give(&mut self, first: u64, count: u64) {
+        self.free = self.free.saturating_add(count);
         let mut first = first;
         let mut count = count;
         if let Some(after) = self.runs.remove(&first.saturating_add(count)) {
@@ -93,6 +104,7 @@ mod tests {
         extents.take_at(2, 3);
         extents.take_at(9, 1);
         assert_eq!(extents.runs, BTreeMap::from([(0, 2), (5, 4)]));
+        assert_eq!(extents.free(), 6);
     }
 
     proptest! {
@@ -111,6 +123,7 @@ mod tests {
                 all.extend(extents.runs.iter().flat_map(|(f, c)| *f..f + c));
                 all.sort_unstable();
                 prop_assert_eq!(&all, &(0..16).collect::<Vec<_>>());
+                prop_assert_eq!(extents.free(), extents.runs.values().sum::<u64>());
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::releasing::Dissolving;
 use super::{Directory, Live, Pair, Range, SessionId, TenantIndex};
 use crate::Shared;
+use crate::limits::{INITIATORS_KEPT, RANGES_MAX};
 use crate::pool::{Domain, PartitionId, RangeRecord};
 use crate::stats::add;
 use kbtp_fabric::Time;
@@ -26,7 +27,7 @@ pub(crate) struct Opening {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Opened {
     Granted(Allotment),
-    /// The pair's earlier session must end first.
+    /// The pair's earlier session must end first, or, if it has ended, what it had bound must be freed: ask again.
     Replace(SessionId),
     Refused(Status),
 }
@@ -45,11 +46,13 @@ pub(crate) struct Allotment {
 }
 
 impl Directory {
-    /// Grants a session what is left of what it wants, or tells which session it replaces. Cost: with DIRECT_ALLOC may
-    /// draw the free blocks of the pool through its hands.
+    /// Grants a session what is left of what it wants, or tells which session it replaces. Cost: with DIRECT_ALLOC, as
+    /// that of [`Pool::carve`](crate::Pool::carve); a pass over the tenants.
     pub(crate) fn open(&mut self, shared: &Shared, opening: &Opening) -> Opened {
         let pair = (opening.tenant, opening.initiator);
-        self.finish_releasing(pair, shared);
+        if let Some(gone) = self.hasten_releasing(pair, shared) {
+            return Opened::Replace(gone);
+        }
         let before = self.ranges.get(&pair);
         //= kbtp-p8-second-session-replaces
         if let Some(live) = before.and_then(|range| range.live) {
@@ -90,6 +93,7 @@ impl Directory {
         };
         let placed = match self.ranges.get_mut(&pair) {
             Some(range) => {
+                range.last = live.id;
                 range.live = Some(live);
                 range.lease_ends = None;
                 Some((range.first_row, range.rows))
@@ -150,8 +154,9 @@ impl Directory {
     ) -> Option<(u64, u64)> {
         let geometry = shared.pool.geometry();
         let granule = geometry.granule_handles();
+        let most = self.room_of(pair.0)?;
         let slot = *self.free_slots.first()?;
-        let (first, granules) = self.extents.take(handles.div_ceil(granule))?;
+        let (first, granules) = self.extents.take(handles.div_ceil(granule).min(most))?;
         let first_row = first.saturating_mul(granule);
         let rows = granules
             .saturating_mul(granule)
@@ -163,6 +168,7 @@ impl Directory {
             initiator: pair.1.0,
             first_row,
             rows,
+            given_up: false,
         };
         if shared.pool.write_record(&record).is_err() {
             self.extents.give(first, granules);
@@ -176,10 +182,31 @@ impl Directory {
             rows,
             bound: 0,
             live: Some(live),
+            last: live.id,
             lease_ends: None,
         };
         self.ranges.insert(pair, range);
+        self.tenants.has_more(pair.0);
         Some((first_row, rows))
+    }
+
+    /// Granules that a new range of a tenant may have at most; `None` if it may have no range more.
+    //= rfc5042-3-resource-control
+    fn room_of(&self, tenant: TenantIndex) -> Option<u64> {
+        let limit = self.config.max_initiators;
+        if limit != 0 && self.tenants.ranges(tenant) >= limit {
+            return None;
+        }
+        let halves = u64::try_from(self.tenants.configured())
+            .unwrap_or(u64::MAX)
+            .saturating_mul(2)
+            .max(1);
+        let least = u64::from(RANGES_MAX).min(self.granules) / halves;
+        let kept = INITIATORS_KEPT.min(u32::try_from(least).unwrap_or(u32::MAX));
+        let others = self.tenants.kept_for_others(tenant, kept);
+        let slots = u64::try_from(self.free_slots.len()).unwrap_or(u64::MAX);
+        let room = self.extents.free().saturating_sub(others);
+        (room > 0 && slots > others).then_some(room)
     }
 }
 

@@ -55,6 +55,8 @@ struct Range {
     /// Handles bound, while no session is connected.
     bound: u32,
     live: Option<Live>,
+    /// The session that has or had it; the number of none after a restart.
+    last: SessionId,
     lease_ends: Option<Time>,
 }
 
@@ -74,6 +76,7 @@ pub struct Directory {
     tenants: Tenants,
     ranges: BTreeMap<Pair, Range>,
     extents: Extents,
+    granules: u64,
     free_slots: BTreeSet<RecordSlot>,
     /// Partitions whose session has ended and whose blocks are not all back in the shared ring.
     dissolving: Vec<Dissolving>,
@@ -103,6 +106,7 @@ impl Directory {
             tenants,
             ranges: BTreeMap::new(),
             extents: Extents::new(pool.geometry().granules()),
+            granules: pool.geometry().granules(),
             free_slots: (0..RANGES_MAX).map(RecordSlot).collect(),
             dissolving: Vec::new(),
             retry_at: None,
@@ -153,7 +157,7 @@ impl Directory {
             .map(|(pair, _)| *pair)
             .collect();
         for pair in expired {
-            self.release(pair);
+            self.release(pair, shared);
             add(&shared.stats.leases_expired, 1);
         }
         self.go_on_releasing(now, shared);
@@ -252,7 +256,7 @@ impl Directory {
         }
         //= kbtp-p8-empty-range-released
         if over {
-            self.release(pair);
+            self.release(pair, shared);
             self.go_on_releasing(now, shared);
         }
     }
@@ -312,16 +316,22 @@ impl Directory {
             rows: record.rows,
             bound,
             live: None,
+            last: SessionId(u64::MAX),
             lease_ends,
         };
         let pair = (tenant, InitiatorId(record.initiator));
+        if record.given_up {
+            self.releasing.push(pair, range);
+            return;
+        }
         // Two records of one pair cannot be; if memory says so, the one with more bound wins.
         let loser = match self.ranges.insert(pair, range) {
             Some(other) if other.bound > bound => self.ranges.insert(pair, other),
             other => other,
         };
-        if let Some(loser) = loser {
-            self.releasing.push(pair, loser);
+        match loser {
+            None => self.tenants.has_more(tenant),
+            Some(loser) => self.releasing.push(pair, loser),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Freeing a block may zero it, and one initiator may have a whole pool. The directory's mutex must not be held for as long as
 //! that takes: a worker whose session begins or ends waits for it, and with it every session of that worker.
 
-use super::{Directory, Pair, Range};
+use super::{Directory, Pair, Range, SessionId};
 use crate::limits::{RELEASE_OCTETS, RELEASE_PAUSE_MS, RELEASE_ROWS, SETTLE_RETRY_MS};
 use crate::pool::PartitionId;
 use crate::stats::add;
@@ -101,8 +101,12 @@ impl Directory {
     }
 
     /// Nobody gets this range back: what it has bound is freed from now on.
-    pub(super) fn release(&mut self, pair: Pair) {
+    pub(super) fn release(&mut self, pair: Pair, shared: &Shared) {
         if let Some(range) = self.ranges.remove(&pair) {
+            self.tenants.has_less(pair.0);
+            // Whoever recovers the pool goes on with it. Should the mark not be made, a target that is killed now leaves
+            // its successor the lease to run once more.
+            let _marked = shared.pool.give_up_record(range.slot);
             self.releasing.push(pair, range);
         }
     }
@@ -113,13 +117,16 @@ impl Directory {
         self.releasing.at = more.then(|| now.after_ms(RELEASE_PAUSE_MS));
     }
 
-    /// Frees all that a pair's earlier range has bound, so that a pair has one record at most. Cost: a pass over that
-    /// range; only for a pair that comes back just after its lease was over.
-    pub(super) fn finish_releasing(&mut self, pair: Pair, shared: &Shared) {
-        while let Some(at) = self.releasing.ranges.iter().position(|g| g.pair == pair) {
-            self.releasing.ranges.swap(0, at);
-            self.release_some(shared);
-        }
+    /// Frees some of what an earlier range of a pair that comes back has bound, before what others had: the session that
+    /// had it, if there is more. So a pair has one record at most, and finds its quota whole. Cost: within the bounds of a
+    /// turn.
+    pub(super) fn hasten_releasing(&mut self, pair: Pair, shared: &Shared) -> Option<SessionId> {
+        let place = |ranges: &VecDeque<Going>| ranges.iter().position(|g| g.pair == pair);
+        let at = place(&self.releasing.ranges)?;
+        self.releasing.ranges.swap(0, at);
+        self.release_some(shared);
+        let rest = place(&self.releasing.ranges).and_then(|at| self.releasing.ranges.get(at))?;
+        Some(rest.range.last)
     }
 
     /// Frees what the first ranges have bound, within the bounds of a turn; whether anything is left.

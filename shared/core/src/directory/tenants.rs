@@ -23,6 +23,8 @@ struct Tenant {
     domain: Domain,
     /// In the configuration; a tenant that is only found in range records cannot open sessions.
     configured: bool,
+    /// Its handle ranges, with and without a session.
+    ranges: u32,
 }
 
 /// All tenants.
@@ -81,6 +83,42 @@ impl Tenants {
         self.list
             .get(index.0)
             .map_or(Domain(0), |tenant| tenant.domain)
+    }
+
+    /// Handle ranges of a tenant.
+    pub(super) fn ranges(&self, index: TenantIndex) -> u32 {
+        self.list.get(index.0).map_or(0, |tenant| tenant.ranges)
+    }
+
+    /// A tenant has a range more.
+    pub(super) fn has_more(&mut self, index: TenantIndex) {
+        if let Some(tenant) = self.list.get_mut(index.0) {
+            tenant.ranges = tenant.ranges.saturating_add(1);
+        }
+    }
+
+    /// A tenant has a range less.
+    pub(super) fn has_less(&mut self, index: TenantIndex) {
+        if let Some(tenant) = self.list.get_mut(index.0) {
+            tenant.ranges = tenant.ranges.saturating_sub(1);
+        }
+    }
+
+    /// Tenants that may come.
+    pub(super) fn configured(&self) -> usize {
+        self.list.iter().filter(|tenant| tenant.configured).count()
+    }
+
+    /// Ranges to be kept for the others if each tenant is to have `kept`. Cost: a pass over the tenants.
+    pub(super) fn kept_for_others(&self, index: TenantIndex, kept: u32) -> u64 {
+        let others = self
+            .list
+            .iter()
+            .zip(0..)
+            .filter(|(tenant, other)| tenant.configured && *other != index.0);
+        others
+            .map(|(tenant, _)| u64::from(kept.saturating_sub(tenant.ranges)))
+            .sum()
     }
 
     /// Whether all tenants trust each other, so that the whole pool is one trust domain.
@@ -149,6 +187,7 @@ impl Tenants {
             key,
             domain,
             configured,
+            ranges: 0,
         });
         self.by_name.insert(name.to_owned(), index);
         index

@@ -29,6 +29,9 @@ pub struct DirectoryConfig {
     pub default_quota: u32,
     /// Most blocks for one session; 0: as many as are left.
     pub max_quota: u32,
+    /// Most handle ranges, each an Initiator ID with or without a session, of one tenant; 0: as many as there are beside
+    /// what is [kept for the other tenants](crate::limits::INITIATORS_KEPT).
+    pub max_initiators: u32,
     /// How long bindings outlive their session, in milliseconds; `u32::MAX` for ever, 0 not at all (P8).
     pub lease_ms: u32,
     /// After how long a ticket that was not bound is abandoned, in milliseconds (draft, section 3.4).
@@ -51,6 +54,7 @@ impl Default for DirectoryConfig {
             tenants: Vec::new(),
             default_quota: 1024,
             max_quota: 0,
+            max_initiators: 0,
             lease_ms: 60_000,
             ticket_timeout_ms: 5_000,
             direct_load: false,

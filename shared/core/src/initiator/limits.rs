@@ -12,6 +12,9 @@ pub const MAX_DIRECT_LOADS: u16 = 64;
 /// round trips is not worth waiting for, and the caller is told.
 pub const DIRECT_LOAD_ATTEMPTS: u8 = 4;
 
+/// Handles of a range that an initiator remembers one by one: half a megabyte. Of a longer range it counts only.
+pub const TRACKED_HANDLES: u64 = 1 << 21;
+
 /// Octets of the Tenant TLV: a name, not a document. HELLO has to fit one receive of the target.
 pub const MAX_TENANT: usize = 255;
 

@@ -13,6 +13,7 @@
 //! reported exactly once. After set-up nothing allocates.
 //! Source: KBTP draft, sections 5 and 6; profile, P1 to P9.
 
+mod bindings;
 mod completion;
 mod direct;
 mod hello;
@@ -31,6 +32,7 @@ pub use types::{
     Source, SubmitError, TenantKey, Usage, Work,
 };
 
+use bindings::Bindings;
 use kbtp_fabric::{Atomics, Time, WorkId, WorkOutcome};
 use kbtp_memory::Region;
 use kbtp_wire::{Nonce, SessionCapabilities, Stag, TaggedOffset};
@@ -90,6 +92,8 @@ pub struct Initiator {
     credits_held: u32,
     direct_loads: u32,
     usage: Usage,
+    /// Which handles `usage` counts, as far as they are known one by one.
+    bindings: Bindings,
     /// DIRECT_ALLOC was granted and no ticket was lost since.
     may_allocate: bool,
     /// No slot is due before this time.
@@ -141,6 +145,7 @@ impl Initiator {
             credits_held: 0,
             direct_loads: 0,
             usage: Usage::default(),
+            bindings: Bindings::default(),
             may_allocate: false,
             next_due: deadline,
         })
@@ -168,6 +173,13 @@ impl Initiator {
     pub const fn set_usage(&mut self, bound: u32, unsure: u32) {
         self.usage.bound = bound;
         self.usage.unsure = unsure;
+    }
+
+    /// Takes over the usage of the session before this one, if its handle range was resumed (P8): whatever was bound may
+    /// be bound no more, since its lease may have run out.
+    pub fn inherit_usage(&mut self, before: &Self) {
+        self.set_usage(0, before.usage.bound.saturating_add(before.usage.unsure));
+        self.bindings.inherit(&before.bindings);
     }
 
     /// Operations in flight, those given up and not answered yet included.

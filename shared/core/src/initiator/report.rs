@@ -1,5 +1,6 @@
 //! How operations end: reported once, their slot and credit given back, the quota kept.
 
+use super::bindings::Known;
 use super::slot::{Phase, Report, Slot};
 use super::types::{Done, Failure, Finished, Request};
 use super::{Initiator, State};
@@ -81,27 +82,76 @@ impl Initiator {
 
     /// Keeps the usage of the quota (draft, section 3.4).
     fn account(&mut self, slot: &Slot, allocation: bool, result: Result<Done, Failure>) {
-        let usage = &mut self.usage;
         let lost = matches!(result, Err(Failure::Lost { sent: true }));
         if allocation {
-            usage.pending = usage.pending.saturating_sub(1);
+            self.usage.pending = self.usage.pending.saturating_sub(1);
             let tidied = matches!(slot.phase, Phase::Tidying(..) | Phase::Freeing);
             // The target counts a ticket until it is bound or reclaimed.
             //= kbtp-3.4-quota-not-exceeded
             let ticket_open = slot.holds_ticket()
                 && matches!(result, Err(Failure::Status { status, .. }) if status != Status::TicketAbandoned);
-            if lost || ticket_open {
-                usage.unsure = usage.unsure.saturating_add(1);
+            if lost {
+                self.note(slot, Known::Doubt);
+                self.usage.unsure = self.usage.unsure.saturating_add(1);
+            } else if ticket_open {
+                self.usage.unsure = self.usage.unsure.saturating_add(1);
             } else if result.is_ok() && !tidied {
-                usage.bound = usage.bound.saturating_add(1);
+                self.note(slot, Known::Bound);
+                self.usage.bound = self.usage.bound.saturating_add(1);
             }
-        } else if matches!(slot.request, Request::Free { .. }) && (result.is_ok() || lost) {
-            if usage.bound > 0 {
-                usage.bound -= 1;
-                usage.unsure = usage.unsure.saturating_add(u32::from(lost));
-            } else if result.is_ok() {
-                usage.unsure = usage.unsure.saturating_sub(1);
+        } else if matches!(slot.request, Request::Free { .. }) {
+            let absent = matches!(
+                result,
+                Err(Failure::Status { status, .. }) if status == Status::NotValid
+            );
+            if lost {
+                self.account_lost_free(slot);
+            } else if result.is_ok() || absent {
+                // Of a handle that was in doubt NOT_VALID says that it is bound no more, or never was.
+                let known = self.note(slot, Known::Nothing);
+                if result.is_ok() && !matches!(known, Some(Known::Bound | Known::Doubt)) {
+                    self.account_unknown_free();
+                }
             }
+        }
+    }
+
+    /// Notes what is known of the handle now, and counts what was known no more; what was known.
+    fn note(&mut self, slot: &Slot, now: Known) -> Option<Known> {
+        let known = self.bindings.replace(slot.request.handle(), now);
+        let usage = &mut self.usage;
+        match known {
+            Some(Known::Bound) => usage.bound = usage.bound.saturating_sub(1),
+            Some(Known::Doubt) => usage.unsure = usage.unsure.saturating_sub(1),
+            Some(Known::Nothing) | None => {}
+        }
+        known
+    }
+
+    /// A free was lost: what was bound is in doubt.
+    fn account_lost_free(&mut self, slot: &Slot) {
+        let known = self.note(slot, Known::Doubt);
+        let was_counted = match known {
+            Some(Known::Bound | Known::Doubt) => true,
+            Some(Known::Nothing) | None => {
+                let counted = self.usage.bound > 0;
+                self.usage.bound = self.usage.bound.saturating_sub(1);
+                if !counted {
+                    self.bindings.replace(slot.request.handle(), Known::Nothing);
+                }
+                counted
+            }
+        };
+        self.usage.unsure = self.usage.unsure.saturating_add(u32::from(was_counted));
+    }
+
+    /// A handle was freed of which only the count was known.
+    fn account_unknown_free(&mut self) {
+        let usage = &mut self.usage;
+        if usage.bound > 0 {
+            usage.bound -= 1;
+        } else {
+            usage.unsure = usage.unsure.saturating_sub(1);
         }
     }
 }

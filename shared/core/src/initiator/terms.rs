@@ -1,6 +1,7 @@
 //! The terms of a session: what HELLO_ACK grants, once it is known to be possible.
 //! Source: KBTP profile, P6; draft, sections 3 and 4.
 
+use super::bindings::Bindings;
 use super::limits::MAX_REQUESTS;
 use super::slot::Slot;
 use super::types::{NEVER, PeerError, SessionError, Settings};
@@ -66,6 +67,7 @@ impl Initiator {
         self.finished = VecDeque::with_capacity(capacity);
         self.released = VecDeque::with_capacity(capacity);
         self.may_allocate = terms.direct_alloc;
+        self.bindings = Bindings::of(terms.grant.handle_base, terms.grant.handle_count);
         self.terms = Some(terms);
         self.state = State::Open;
         self.next_due = NEVER;

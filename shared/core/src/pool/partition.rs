@@ -11,6 +11,7 @@ use super::ring::{Deferred, Ring};
 use super::{Domain, Home, Pool};
 use crate::BlockIndex;
 use crate::geometry::{COUNTER_STRIDE, SLOT_LEN};
+use crate::limits::CARVE_WINDOW;
 use kbtp_wire::{AtomicForm, BlockOffset, RingOrder, RingSlot, Ticket};
 use std::collections::BTreeMap;
 use std::hint::spin_loop;
@@ -72,9 +73,10 @@ pub(crate) struct PartitionPlace {
 
 impl Pool {
     /// Takes `blocks` contiguous free blocks out of the shared ring and makes them a partition for `domain`. `None` if
-    /// there is no such run, or no partition left. Cost: a pass over the ring; and if there seems to be a run, takes free
-    /// blocks from the ring until it has it, in the worst case all of them, and returns the rest: allocations of others
-    /// wait meanwhile.
+    /// there is no such run among the free blocks that come next ([`CARVE_WINDOW`]), or no partition left; the next call
+    /// then looks at those behind them. Cost: looks at the window; and if there seems to be a run, or there is more than
+    /// the window, takes the blocks in it from the ring and returns the rest, in order: allocations of others wait
+    /// meanwhile.
     //= kbtp-p8-contiguous-partition
     //= rfc5042-6.3.6-no-shared-write
     pub(crate) fn carve(
@@ -87,10 +89,12 @@ impl Pool {
             .zip(&self.partitions)
             .find(|(_, p)| p.blocks_in_use() == 0)?;
         let id = PartitionId(number);
-        if !self.has_run(blocks) {
+        let window = blocks.saturating_mul(2).max(CARVE_WINDOW);
+        let more = self.ring(Home::Shared).available() > i64::from(window);
+        if !more && !self.has_run(blocks, window) {
             return None;
         }
-        let (first, rest) = self.draw_run(blocks);
+        let (first, rest) = self.draw_run(blocks, window);
         for block in rest {
             self.ring(Home::Shared).free(self.geometry.offset_of(block));
         }
@@ -233,31 +237,32 @@ impl Pool {
             .wrapping_add(u64::from(id.0) * 2 * COUNTER_STRIDE)
     }
 
-    /// Whether so many contiguous blocks are free, as far as can be seen while others use the ring: whoever asks for what
-    /// there is not must not make others wait for it.
-    fn has_run(&self, wanted: u32) -> bool {
-        let mut free = vec![false; usize::try_from(self.geometry.blocks).unwrap_or(usize::MAX)];
-        for (offset, is_free) in self.ring(Home::Shared).blocks() {
-            let block = self.geometry.block_at(offset).filter(|_| is_free);
-            let mark = block.and_then(|block| free.get_mut(usize::try_from(block.0).ok()?));
-            if let Some(mark) = mark {
-                *mark = true;
-            }
-        }
-        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
-        free.chunk_by(|a, b| a == b)
-            .any(|run| run.len() >= wanted && run.first() == Some(&true))
+    /// Whether so many contiguous blocks are among the free ones of the window, as far as can be seen while others use
+    /// the ring: whoever asks for what there is not must not make others wait for it.
+    fn has_run(&self, wanted: u32, window: u32) -> bool {
+        let mut free: Vec<u32> = self
+            .ring(Home::Shared)
+            .upcoming(window)
+            .filter_map(|offset| self.geometry.block_at(offset))
+            .map(|block| block.0)
+            .collect();
+        free.sort_unstable();
+        free.chunk_by(|a, b| a.checked_add(1) == Some(*b))
+            .any(|run| u32::try_from(run.len()).is_ok_and(|len| len >= wanted))
     }
 
-    /// Takes blocks from the shared ring until `wanted` of them are contiguous: the first of the run, if there is
-    /// one, and the blocks that are not part of it.
-    fn draw_run(&self, wanted: u32) -> (Option<BlockIndex>, Vec<BlockIndex>) {
+    /// Takes blocks of the window from the shared ring until `wanted` of them are contiguous: the first of the run, if
+    /// there is one, and the blocks that are not part of it, in order.
+    fn draw_run(&self, wanted: u32, window: u32) -> (Option<BlockIndex>, Vec<BlockIndex>) {
         // First block of each run of drawn blocks, and its length.
         let mut runs: BTreeMap<u32, u32> = BTreeMap::new();
         let mut found = None;
+        let mut left = window;
         while found.is_none()
+            && left > 0
             && let Some(ticket) = self.take(Home::Shared)
         {
+            left = left.saturating_sub(1);
             let Some(block) = self.consume_soon(ticket) else {
                 self.orphan(ticket);
                 continue;

@@ -2,9 +2,10 @@
 //! them.
 //!
 //! Octets of a record: 0..4 CRC32C of the rest up to 319, 4..8 one if in use, 8..16 first row, 16..24 rows,
-//! 24..40 Initiator ID, 40..42 octets of the tenant's name, 64..319 the name. A record is written before the first
-//! handle of its range is bound and cleared after the last one is free, so a torn one covers no binding. (If memory is
-//! damaged, it may: a recovery looks.)
+//! 24..40 Initiator ID, 40..42 octets of the tenant's name, 64..319 the name; and 511, one once nobody gets the range
+//! back: a target that is killed while it frees a range goes on with that, and revives no part of it. A record is
+//! written before the first handle of its range is bound and cleared after the last one is free, so a torn one covers no
+//! binding. (If memory is damaged, it may: a recovery looks.)
 
 use super::Pool;
 use crate::limits::{RANGE_RECORD_LEN, RANGES_MAX, TENANT_NAME_MAX};
@@ -12,6 +13,9 @@ use kbtp_memory::{AccessError, crc32c};
 
 /// Octets of a record that mean something.
 const USED: usize = 64 + TENANT_NAME_MAX;
+
+/// Octet of a record that says that its range is given up. Alone it cannot be torn; the checksum leaves it out.
+const GIVEN_UP: u64 = RANGE_RECORD_LEN - 1;
 
 /// The number of a record, below [`RANGES_MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -25,6 +29,8 @@ pub(crate) struct RangeRecord {
     pub(crate) initiator: [u8; 16],
     pub(crate) first_row: u64,
     pub(crate) rows: u64,
+    /// Nobody gets it back: what it binds is to be freed.
+    pub(crate) given_up: bool,
 }
 
 impl RangeRecord {
@@ -69,15 +75,24 @@ impl RangeRecord {
             initiator: take(octets, 24).unwrap_or_default(),
             first_row: u64::from_be_bytes(take(octets, 8).unwrap_or_default()),
             rows: u64::from_be_bytes(take(octets, 16).unwrap_or_default()),
+            given_up: false,
         }))
     }
 }
 
 impl Pool {
-    /// Writes a record.
+    /// Writes a record of a range that is somebody's.
     pub(crate) fn write_record(&self, record: &RangeRecord) -> Result<(), AccessError> {
+        let at = self.record_at(record.slot);
+        // First: a record that was cleared halfway may have left it.
+        self.meta.zero(at.wrapping_add(GIVEN_UP), 1)?;
+        self.meta.write(at, &record.encode())
+    }
+
+    /// Marks the range of a record as nobody's.
+    pub(crate) fn give_up_record(&self, slot: RecordSlot) -> Result<(), AccessError> {
         self.meta
-            .write(self.record_at(record.slot), &record.encode())
+            .write(self.record_at(slot).wrapping_add(GIVEN_UP), &[1])
     }
 
     /// Clears a record.
@@ -91,9 +106,15 @@ impl Pool {
         let mut damaged = Vec::new();
         let mut octets = [0; USED];
         for slot in (0..RANGES_MAX).map(RecordSlot) {
-            self.meta.read(self.record_at(slot), &mut octets)?;
+            let at = self.record_at(slot);
+            self.meta.read(at, &mut octets)?;
             match RangeRecord::decode(slot, &octets) {
-                Ok(Some(record)) => records.push(record),
+                Ok(Some(mut record)) => {
+                    let mut mark = [0];
+                    self.meta.read(at.wrapping_add(GIVEN_UP), &mut mark)?;
+                    record.given_up = mark != [0];
+                    records.push(record);
+                }
                 Ok(None) => {}
                 Err(_) => damaged.push(slot),
             }
@@ -130,6 +151,7 @@ mod tests {
             initiator: [7; 16],
             first_row: 64,
             rows: 128,
+            given_up: false,
         };
         let mut octets = record.encode();
         assert_eq!(

@@ -213,6 +213,17 @@ impl<'a, M: RingMemory> Ring<'a, M> {
         });
     }
 
+    /// The blocks of the next `count` allocations. While others use the ring what moves is missed.
+    pub(crate) fn upcoming(self, count: u32) -> impl Iterator<Item = BlockOffset> + use<'a, M> {
+        let free = u32::try_from(self.available()).unwrap_or(0).min(count);
+        let mut ticket = self.head();
+        (0..free).filter_map(move |_| {
+            let block = self.slot(ticket).block_for(ticket);
+            ticket = ticket.next();
+            block
+        })
+    }
+
     /// Every block that stands in a slot, and whether it is free: else the ticket it is for was taken. While others use
     /// the ring what moves is missed, or found half.
     pub(crate) fn blocks(self) -> impl Iterator<Item = (BlockOffset, bool)> + use<'a, M> {

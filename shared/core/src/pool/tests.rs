@@ -2,6 +2,7 @@
 
 use super::ring::{Deferred, Freed, Ring, RingMemory};
 use super::*;
+use crate::limits::CARVE_WINDOW;
 use crate::limits::RANGE_RECORD_LEN;
 use crate::pool::records::{RangeRecord, RecordSlot};
 use kbtp_memory::PageOptions;
@@ -329,6 +330,7 @@ fn record(slot: u32, first_row: u64, rows: u64) -> RangeRecord {
         initiator: [1; 16],
         first_row,
         rows,
+        given_up: false,
     }
 }
 
@@ -514,6 +516,27 @@ fn a_partition_that_cannot_be_takes_no_block_from_others() {
     assert_eq!(pool.ring(Home::Shared).head(), head);
     let id = pool.carve(4, AtomicForm::Masked, OURS).unwrap();
     assert_eq!(pool.partition_place(id).first, BlockIndex(4));
+}
+
+/// Sessions that begin or end wait for it: it looks at a window and no further, however large the pool is.
+#[test]
+fn a_partition_is_looked_for_a_window_at_a_time() {
+    let apart = CARVE_WINDOW;
+    let pool = pool(2 * apart + 10);
+    let blocks: Vec<_> = (0..2 * apart + 10).map(|_| hold(&pool, OURS)).collect();
+    // First in the ring stand as many blocks as a window has, none beside another, and behind them a run of ten.
+    let (lonely, run) = blocks.split_at(usize::try_from(2 * apart).unwrap());
+    for block in lonely.iter().step_by(2).chain(run) {
+        pool.put_back(*block);
+    }
+    let head = || pool.ring(Home::Shared).head();
+    let before = head();
+    assert!(pool.carve(4, AtomicForm::Masked, OURS).is_none());
+    assert_eq!(head().distance(before), apart);
+    assert_eq!(pool.usage().free, apart + 10, "all are back");
+    let id = pool.carve(4, AtomicForm::Masked, OURS).unwrap();
+    assert_eq!(pool.partition_place(id).first, run[0]);
+    assert_eq!(head().distance(before), apart + 4);
 }
 
 /// Dissolves a partition at once; whether that could be done.

@@ -8,6 +8,7 @@
 
 mod hello;
 mod open;
+mod order;
 mod outbox;
 mod requests;
 mod slots;

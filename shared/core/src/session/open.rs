@@ -40,10 +40,10 @@ pub(super) struct Open {
     longest: usize,
     pub(super) slots: Slots,
     pub(super) stashes: Stashes,
-    /// Slots in [`Progress::Waiting`], in the order they came.
-    waiting: VecDeque<SlotIndex>,
     /// Slots in [`Progress::Parked`], in the order they came.
     pub(super) parked: VecDeque<SlotIndex>,
+    /// How many of those have a ticket.
+    pub(super) parked_with_ticket: usize,
     parked_retry_at: Time,
     pub(super) tickets: Option<Tickets>,
 }
@@ -92,8 +92,8 @@ impl Open {
             longest: longest_message(grant.max_inline),
             slots: Slots::new(slots),
             stashes: Stashes::new(grant.credits, inline),
-            waiting: VecDeque::with_capacity(credits),
             parked: VecDeque::with_capacity(credits),
+            parked_with_ticket: 0,
             parked_retry_at: Time(0),
             tickets,
             grant,
@@ -178,13 +178,7 @@ impl Open {
         }
         if self.slots.blocks(&op) {
             let stash = self.stashes.keep(inline);
-            let Some(slot) = self.slots.take(op, Progress::Waiting { stash }) else {
-                return Err(SessionEnd::Local(
-                    "a message was given to a session that is not ready",
-                ));
-            };
-            self.waiting.push_back(slot);
-            return Ok(());
+            return self.enter(cx, op, Progress::Waiting { stash });
         }
         match self.start(cx, &op, inline)? {
             Step::Answer(completion) => Self::answer(cx, &op, completion),
@@ -245,7 +239,9 @@ impl Open {
         let seq = self.slots.seq(index);
         match slot.progress {
             Progress::Waiting { .. } => {}
-            Progress::Parked { .. } => {
+            Progress::Parked { ticket, .. } => {
+                let with_ticket = usize::from(ticket.is_some());
+                self.parked_with_ticket = self.parked_with_ticket.saturating_add(with_ticket);
                 add(&cx.shared.stats.allocations_parked, 1);
                 self.parked.push_back(index);
                 self.parked_retry_at = cx.now.after_ns(PARK_RETRY_NS);
@@ -346,14 +342,8 @@ impl Open {
             self.retry_parked(cx)?;
             self.parked_retry_at = cx.now.after_ns(PARK_RETRY_NS);
         }
-        let mut at = 0;
-        while let Some(index) = self.waiting.get(at).copied() {
-            if self.slots.still_blocked(index) {
-                at = at.saturating_add(1);
-            } else {
-                self.waiting.remove(at);
-                self.resume(cx, index)?;
-            }
+        while let Some(index) = self.slots.next_turn() {
+            self.resume(cx, index)?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::SessionEnd;
 use super::open::{Context, Open, Step};
 use super::outbox::{Outgoing, Posted};
-use super::slots::{Ask, Data, Op, Progress, Slot};
+use super::slots::{Ask, Data, Op, Progress, Slot, SlotIndex, StashIndex};
 use crate::limits::BLOCK_WAIT_MS;
 use crate::plants::{Plant, planted};
 use crate::stats::add;
@@ -235,63 +235,85 @@ impl Open {
         shared.pool.consume(self.home(), ticket, self.domain)
     }
 
-    /// Looks again for the blocks of parked allocations, in the order they came.
+    /// Looks again for the blocks of parked allocations, in the order they came. Cost: a few steps for each that has a
+    /// ticket, is over its time or gets a block; the others behind the first that gets none are not looked at.
     pub(super) fn retry_parked(&mut self, cx: &mut Context<'_>) -> Result<(), SessionEnd> {
         cx.shared.pool.settle();
-        for _ in 0..self.parked.len() {
-            let Some(index) = self.parked.pop_front() else {
-                break;
-            };
+        let mut at = 0;
+        let mut dry = false;
+        let mut with_ticket = self.parked_with_ticket;
+        while let Some(index) = self.parked.get(at).copied() {
             let Some(Slot {
                 op,
                 progress:
                     Progress::Parked {
                         stash,
-                        ticket,
+                        ticket: had,
                         deadline,
                     },
             }) = self.slots.get(index).copied()
             else {
+                self.parked.remove(at);
                 continue;
             };
-            let ticket = match ticket {
-                Some(ticket) => Some(ticket),
-                None => self.take_ticket(cx)?,
+            with_ticket = with_ticket.saturating_sub(usize::from(had.is_some()));
+            let ticket = match had {
+                None if !dry => self.take_ticket(cx)?,
+                had => had,
             };
+            dry |= ticket.is_none();
             let block = ticket.and_then(|ticket| self.take_block(cx.shared, ticket));
-            if let Some(block) = block {
-                let step = self.with_stashed(stash, &op, |open, inline| {
-                    open.block_is_there(cx.shared, &op, block, inline)
-                });
-                self.stashes.release(stash);
-                if let Step::Go(progress) = step {
-                    self.slots.set(index, progress);
-                    self.proceed(cx, index);
-                } else if let Step::Answer(completion) = step {
-                    self.slots.release(index);
-                    Self::answer(cx, &op, completion);
+            if block.is_none() && (ticket.is_some() || deadline > cx.now) {
+                if had.is_none() && ticket.is_none() && with_ticket == 0 {
+                    // Whoever came later has more time, and gets no ticket either.
+                    break;
                 }
-            } else if ticket.is_none() && deadline <= cx.now {
-                //= kbtp-p7-no-space
-                self.allocating = self.allocating.saturating_sub(1);
-                self.stashes.release(stash);
-                self.slots.release(index);
-                let completion = self.failed(cx.shared, &op, Status::NoSpace);
-                Self::answer(cx, &op, completion);
-            } else {
                 // A ticket that was taken is kept: its block will come.
-                self.slots.set(
-                    index,
-                    Progress::Parked {
-                        stash,
-                        ticket,
-                        deadline,
-                    },
-                );
-                self.parked.push_back(index);
+                let taken = usize::from(had.is_none() && ticket.is_some());
+                self.parked_with_ticket = self.parked_with_ticket.saturating_add(taken);
+                let progress = Progress::Parked {
+                    stash,
+                    ticket,
+                    deadline,
+                };
+                self.slots.set(index, progress);
+                at = at.saturating_add(1);
+                continue;
             }
+            self.parked.remove(at);
+            let had = usize::from(had.is_some());
+            self.parked_with_ticket = self.parked_with_ticket.saturating_sub(had);
+            self.unpark(cx, index, &op, stash, block);
         }
         Ok(())
+    }
+
+    /// A parked allocation has its block, or has waited long enough for one.
+    fn unpark(
+        &mut self,
+        cx: &mut Context<'_>,
+        index: SlotIndex,
+        op: &Op,
+        stash: Option<StashIndex>,
+        block: Option<BlockIndex>,
+    ) {
+        let step = if let Some(block) = block {
+            self.with_stashed(stash, op, |open, inline| {
+                open.block_is_there(cx.shared, op, block, inline)
+            })
+        } else {
+            //= kbtp-p7-no-space
+            self.allocating = self.allocating.saturating_sub(1);
+            Step::Answer(self.failed(cx.shared, op, Status::NoSpace))
+        };
+        self.stashes.release(stash);
+        if let Step::Go(progress) = step {
+            self.slots.set(index, progress);
+            self.proceed(cx, index);
+        } else if let Step::Answer(completion) = step {
+            self.slots.release(index);
+            Self::answer(cx, op, completion);
+        }
     }
 
     /// The block of an ALLOC_STORE is there; its data is next.

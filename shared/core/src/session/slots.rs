@@ -1,9 +1,9 @@
 //! The requests of a session that are under way, and their order per handle (profile, P8).
 //!
 //! A request that is answered at once never takes a slot. One that waits, reads or sends holds a slot until the stream
-//! no longer needs its block. Requests on one handle take effect in the order sent: a request starts only when no
-//! earlier one on its handle is under way, but loads do not wait for loads.
+//! no longer needs its block. Requests on one handle take effect in the order sent (see [`Order`]).
 
+use super::order::Order;
 use crate::BlockIndex;
 use crate::plants::{Plant, planted};
 use kbtp_fabric::Time;
@@ -179,38 +179,20 @@ pub(super) struct Slot {
     pub(super) progress: Progress,
 }
 
-/// What the search for earlier requests looks at: kept together, so that it touches few cache lines.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Key {
-    handle: Handle,
-    /// When it came, from 1; 0: the slot is free.
-    seq: u64,
-    load: bool,
-}
-
-const FREE: Key = Key {
-    handle: Handle(0),
-    seq: 0,
-    load: false,
-};
-
-/// The slots of a session; none is allocated after it is made.
+/// The slots of a session, and the order of their requests; none is allocated after it is made.
 #[derive(Debug)]
 pub(super) struct Slots {
-    keys: Box<[Key]>,
     uses: Box<[Option<Slot>]>,
     free: Vec<SlotIndex>,
-    next_seq: u64,
+    order: Order,
 }
 
 impl Slots {
     pub(super) fn new(count: u16) -> Self {
-        let len = usize::from(count);
         Self {
-            keys: vec![FREE; len].into(),
-            uses: vec![None; len].into(),
+            uses: vec![None; usize::from(count)].into(),
             free: (0..count).rev().map(SlotIndex).collect(),
-            next_seq: 1,
+            order: Order::new(count),
         }
     }
 
@@ -226,37 +208,23 @@ impl Slots {
     /// Whether a request that came now on this handle would have to wait.
     //= kbtp-p8-order-per-handle
     pub(super) fn blocks(&self, op: &Op) -> bool {
-        self.busy() > 0 && !planted(Plant::OrderIgnored) && self.conflict(op, self.next_seq)
+        self.busy() > 0
+            && !planted(Plant::OrderIgnored)
+            && self.order.blocks(op.handle, op.is_load())
     }
 
-    /// Whether a waiting request must go on waiting.
-    pub(super) fn still_blocked(&self, index: SlotIndex) -> bool {
-        let seq = self.keys.get(usize::from(index.0)).map_or(0, |key| key.seq);
-        self.get(index)
-            .is_some_and(|slot| self.conflict(&slot.op, seq))
-    }
-
-    fn conflict(&self, op: &Op, before: u64) -> bool {
-        self.keys.iter().any(|key| {
-            key.seq != 0
-                && key.seq < before
-                && key.handle == op.handle
-                && !(key.load && op.is_load())
-        })
+    /// A request that waited and has its turn now; call until there is none.
+    pub(super) fn next_turn(&mut self) -> Option<SlotIndex> {
+        self.order.next_turn()
     }
 
     /// Takes a slot; `None` if there is none.
     pub(super) fn take(&mut self, op: Op, progress: Progress) -> Option<SlotIndex> {
         let index = self.free.pop()?;
-        let at = usize::from(index.0);
-        if let (Some(key), Some(slot)) = (self.keys.get_mut(at), self.uses.get_mut(at)) {
-            *key = Key {
-                handle: op.handle,
-                seq: self.next_seq,
-                load: op.is_load(),
-            };
+        if let Some(slot) = self.uses.get_mut(usize::from(index.0)) {
             *slot = Some(Slot { op, progress });
-            self.next_seq = self.next_seq.wrapping_add(1);
+            let waits = matches!(progress, Progress::Waiting { .. });
+            self.order.join(index, op.handle, op.is_load(), waits);
         }
         Some(index)
     }
@@ -273,16 +241,13 @@ impl Slots {
 
     /// The number of this use of the slot, by which ends of work of an earlier use are known.
     pub(super) fn seq(&self, index: SlotIndex) -> u64 {
-        self.keys.get(usize::from(index.0)).map_or(0, |key| key.seq)
+        self.order.seq(index)
     }
 
     /// Frees a slot.
     pub(super) fn release(&mut self, index: SlotIndex) -> Option<Slot> {
-        let at = usize::from(index.0);
-        let slot = self.uses.get_mut(at)?.take()?;
-        if let Some(key) = self.keys.get_mut(at) {
-            *key = FREE;
-        }
+        let slot = self.uses.get_mut(usize::from(index.0))?.take()?;
+        self.order.leave(index);
         self.free.push(index);
         Some(slot)
     }

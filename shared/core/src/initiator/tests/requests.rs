@@ -421,6 +421,61 @@ fn an_allocation_given_up_still_counts_if_it_succeeds() {
     );
 }
 
+/// Once each handle in doubt was freed, or said not to be bound, the whole quota is there again; and what was said of
+/// other handles changes nothing.
+#[test]
+fn what_was_in_doubt_is_settled_by_a_free_whatever_its_answer() {
+    let mut rig = Rig::open();
+    let (one, two, three) = (Handle(100), Handle(101), Handle(102));
+    let alloc = |handle| Request::AllocStore {
+        handle,
+        from: Source::Inline(buffer(1, 0)),
+        seal: true,
+    };
+    let free = |handle| Request::Free {
+        handle,
+        generation: None,
+    };
+    let answer = |rig: &mut Rig, request, status: Status| {
+        rig.initiator.submit(request, 0, NEVER).unwrap();
+        let (header, ..) = rig.message();
+        let message = match status {
+            Status::Ok => ok(&header, 1, 0, 0),
+            status => failed(&header, 1, status),
+        };
+        rig.receive(&message).unwrap();
+        rig.finished();
+        let usage = rig.initiator.usage();
+        (usage.bound, usage.unsure)
+    };
+    assert_eq!(answer(&mut rig, alloc(one), Status::Ok), (1, 0));
+    rig.initiator.submit(alloc(two), 0, NEVER).unwrap();
+    rig.initiator.submit(free(one), 0, NEVER).unwrap();
+    rig.post();
+    rig.initiator.handle_closed();
+    let before = rig.initiator;
+    assert_eq!((before.usage().bound, before.usage().unsure), (0, 2));
+    let mut rig = Rig::open();
+    rig.initiator.inherit_usage(&before);
+    // Nobody was in doubt of this one.
+    assert_eq!(answer(&mut rig, free(three), Status::NotValid), (0, 2));
+    assert_eq!(answer(&mut rig, free(two), Status::NotValid), (0, 1));
+    assert_eq!(answer(&mut rig, free(two), Status::NotValid), (0, 1));
+    assert_eq!(answer(&mut rig, alloc(two), Status::Ok), (1, 1));
+    assert_eq!(answer(&mut rig, free(one), Status::Ok), (1, 0));
+    assert_eq!(answer(&mut rig, free(one), Status::NotValid), (1, 0));
+    // What was bound for certain may have gone with its lease.
+    assert_eq!(answer(&mut rig, free(two), Status::NotValid), (0, 0));
+    // An allocation that works settles what was in doubt of its handle.
+    rig.initiator.submit(alloc(three), 0, NEVER).unwrap();
+    rig.post();
+    rig.initiator.handle_closed();
+    let before = rig.initiator;
+    let mut rig = Rig::open();
+    rig.initiator.inherit_usage(&before);
+    assert_eq!(answer(&mut rig, alloc(three), Status::Ok), (1, 0));
+}
+
 #[test]
 fn what_a_lost_stream_leaves_is_counted_as_unsure() {
     let mut rig = Rig::open();

@@ -675,17 +675,167 @@ fn a_range_is_released_a_part_at_a_time() {
 fn a_pair_that_returns_while_its_range_is_released_finds_a_new_one() {
     let mut rig = Rig::new(8, config());
     let rows = long_range(&mut rig);
-    let (mut client, grant) = rig.open(&Hello {
+    let wants = Hello {
         quota: 8,
+        handles: rows,
         ..hello(1)
-    });
-    assert_eq!(grant.quota, 8);
+    };
+    // The mutex is free after each part, and the session is told to ask again.
+    let mut client = rig.client();
+    let mut octets = vec![0; wants.encoded_len()];
+    wants.encode_into(&mut octets).unwrap();
+    client.give(&rig, &octets).unwrap();
+    assert!(matches!(client.admit(&mut rig), Admission::Replace(_)));
+    assert_eq!(rig.at_rest().bound, 1);
+    assert_eq!(client.admit(&mut rig), Admission::Answered);
     assert_eq!(rig.at_rest().bound, 0);
+    client.pump(&rig);
+    client.received.pop_front().unwrap();
+    let grant = client.session.grant().unwrap();
+    assert_eq!((grant.quota, grant.handle_count), (8, rows));
+    assert!(!grant.resumed);
     let last = client.call(&rig, H + rows - 1, 0, load(0, 1));
     assert_eq!(last.status, Status::NotValid);
     assert_eq!(client.call(&rig, H, 0, put(b"y")).status, Status::Ok);
     rig.directory.poll(rig.now, &rig.shared);
     assert_eq!(rig.at_rest().bound, 1);
+}
+
+/// A lease that was over stays over, and no part of the range comes back to life.
+#[test]
+fn a_target_killed_while_it_releases_a_range_revives_no_part_of_it() {
+    let mut rig = Rig::new(8, config());
+    long_range(&mut rig);
+    assert_eq!(rig.at_rest().bound, 1, "killed in the middle");
+    let meta = rig.shared.pool.meta_region().clone();
+    let data = rig.shared.pool.block_region().clone();
+    drop(rig);
+    let (pool, recovered) = Pool::recover(meta.clone(), data.clone(), [9; 16]).unwrap();
+    assert_eq!(recovered.report.bound, 1);
+    assert!(!recovered.report.instance_changed, "no live block is lost");
+    let shared = Shared::new(pool);
+    let directory = Directory::recover(config(), &shared, recovered, Time(5)).unwrap();
+    let mut rig = Rig::over(shared, directory, Time(5));
+    assert_eq!(
+        (rig.at_rest().bound, rig.directory.summary().ranges),
+        (0, 0)
+    );
+    // Who comes next in that record and those rows is not taken for given up.
+    let (mut client, _) = rig.open(&Hello {
+        handles: u64::MAX,
+        ..hello(1)
+    });
+    assert_eq!(client.call(&rig, H, 0, put(b"new")).status, Status::Ok);
+    drop((client, rig));
+    let (pool, recovered) = Pool::recover(meta, data, [9; 16]).unwrap();
+    let shared = Shared::new(pool);
+    let directory = Directory::recover(config(), &shared, recovered, Time(6)).unwrap();
+    let rig = Rig::over(shared, directory, Time(6));
+    assert_eq!(
+        (rig.at_rest().bound, rig.directory.summary().ranges),
+        (1, 1)
+    );
+}
+
+/// HELLO of an initiator of one of two tenants.
+fn of_tenant(tenant: &'static str, initiator: u8, handles: u64) -> Hello<'static> {
+    let mut hello = Hello {
+        quota: 1,
+        handles,
+        ..hello(initiator)
+    };
+    hello.tlvs.tenant = Some(tenant);
+    hello
+}
+
+//= test rfc5042-3-resource-control
+#[test]
+fn one_tenant_does_not_use_up_the_ranges_of_another() {
+    let both = DirectoryConfig {
+        tenants: vec![tenant("red", false), tenant("blue", false)],
+        ..config()
+    };
+    // 16 granules; half of them are kept, four for each.
+    let mut rig = Rig::new(64, both.clone());
+    let mut taken = Vec::new();
+    let mut refused = 0;
+    for initiator in 0..20 {
+        let mut client = rig.client();
+        match client.hello(&mut rig, &of_tenant("red", initiator, 64)) {
+            Ok(grant) => assert_eq!(grant.handle_count, 64),
+            Err(status) => {
+                assert_eq!(status, Status::NoSpace);
+                refused += 1;
+            }
+        }
+        taken.push(client);
+    }
+    assert_eq!(refused, 20 - 12);
+    let before = rig.directory.summary().committed;
+    for initiator in 0..4 {
+        let (client, grant) = rig.open(&of_tenant("blue", initiator, 64));
+        assert_eq!(grant.handle_count, 64);
+        taken.push(client);
+    }
+    assert_eq!(rig.directory.summary().committed, before + 4);
+    // What one gives back the other can have, as long as each could have its part.
+    for client in taken {
+        rig.close(client);
+    }
+    let (_blue, _) = rig.open(&of_tenant("blue", 1, 64));
+    let (_red, grant) = rig.open(&of_tenant("red", 1, u64::MAX));
+    assert_eq!(grant.handle_count, 64 * (16 - 1 - 3));
+    // Who is alone has everything.
+    let mut rig = Rig::new(64, config());
+    for initiator in 0..16 {
+        rig.open(&Hello {
+            quota: 1,
+            ..hello(initiator)
+        });
+    }
+}
+
+//= test rfc5042-3-resource-control
+#[test]
+fn a_tenant_has_so_many_initiators_with_sessions_or_leases() {
+    let two = DirectoryConfig {
+        tenants: vec![tenant("red", false), tenant("blue", false)],
+        max_initiators: 2,
+        ..config()
+    };
+    let mut rig = Rig::new(64, two.clone());
+    let (mut first, grant) = rig.open(&of_tenant("red", 1, 64));
+    let handle = grant.handle_base.0;
+    first.call(&rig, handle, 0, put(b"leased"));
+    rig.close(first);
+    let (second, _) = rig.open(&of_tenant("red", 2, 64));
+    let refused = |rig: &mut Rig, initiator| {
+        let mut client = rig.client();
+        client.hello(rig, &of_tenant("red", initiator, 64)).err()
+    };
+    assert_eq!(refused(&mut rig, 3), Some(Status::NoSpace));
+    assert_eq!(refused(&mut rig, 1), None, "one that is known comes back");
+    let (_blue, _) = rig.open(&of_tenant("blue", 3, 64));
+    rig.close(second);
+    assert_eq!(
+        refused(&mut rig, 3),
+        None,
+        "an empty range is gone with its session"
+    );
+    // A restart counts those that are on lease.
+    let meta = rig.shared.pool.meta_region().clone();
+    let data = rig.shared.pool.block_region().clone();
+    drop(rig);
+    let (pool, recovered) = Pool::recover(meta, data, [9; 16]).unwrap();
+    let shared = Shared::new(pool);
+    let directory = Directory::recover(two, &shared, recovered, Time(5)).unwrap();
+    let mut rig = Rig::over(shared, directory, Time(5));
+    assert_eq!(refused(&mut rig, 4), None);
+    assert_eq!(refused(&mut rig, 5), Some(Status::NoSpace));
+    rig.advance_ms(10_000);
+    let now = rig.now;
+    rig.directory.poll(now, &rig.shared);
+    assert_eq!(refused(&mut rig, 5), None, "the lease is over");
 }
 
 /// Else it would leave the others blocks without handles.

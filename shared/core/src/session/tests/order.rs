@@ -296,3 +296,41 @@ fn the_ticket_of_a_session_that_ended_is_not_lost() {
     assert_eq!(rig.at_rest().in_rings, 2);
     assert_eq!(rig.shared.pool.usage().free, 2);
 }
+
+/// As many requests as there are credits, all on one handle, each answered in its turn.
+//= test kbtp-p8-order-per-handle
+#[test]
+fn a_thousand_requests_may_wait_on_one_handle() {
+    let mut rig = Rig::new(8, config());
+    let (mut client, grant) = rig.open(&kbtp_wire::Hello {
+        credits: u16::MAX,
+        ..hello(1)
+    });
+    let credits = u64::from(grant.credits);
+    client.write_memory(0, b"x");
+    let first = Operation::AllocStore {
+        source: remote(0, 1),
+        seal: false,
+    };
+    client.send(&rig, H, 0, first);
+    for n in 1..credits {
+        let operation = match n % 3 {
+            0 => load_unsealed(8, 64),
+            1 => Operation::Store {
+                source: inline(&[7; 8]),
+                seal: false,
+            },
+            _ => load_unsealed(80, 64),
+        };
+        client.send(&rig, H, 0, operation);
+    }
+    client.post();
+    assert_eq!(client.session.under_way() as u64, credits);
+    assert_eq!(client.statuses(), []);
+    client.pump(&rig);
+    let statuses = client.statuses();
+    let ids: Vec<_> = statuses.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids, (1..=credits).collect::<Vec<_>>());
+    assert!(statuses.iter().all(|(_, status)| *status == Status::Ok));
+    assert_eq!(client.session.under_way(), 0);
+}
