@@ -12,6 +12,8 @@ mod extents;
 mod grant;
 mod releasing;
 mod tenants;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub(crate) use grant::{Allotment, Opened, Opening};
