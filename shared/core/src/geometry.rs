@@ -302,6 +302,28 @@ mod tests {
         }
     }
 
+    /// A target takes over what another one, maybe of an older build, left in memory: whoever changes this changes the
+    /// superblock's version too.
+    #[test]
+    fn the_layout_is_what_version_one_says() {
+        let layout = Layout::of(&Geometry {
+            blocks: 1000,
+            handles: 1000,
+            ..geometry()
+        });
+        let expected = Layout {
+            counters: 4096,
+            partition_counters: 8192,
+            records: 40_960,
+            block_words: 8_429_568,
+            ring: 8_445_952,
+            partition_rings: 8_462_336,
+            table: 8_495_104,
+            len: 8_511_488,
+        };
+        assert_eq!(layout, expected);
+    }
+
     #[test]
     fn the_largest_pool_has_a_layout_without_overlap() {
         let g = Geometry {

@@ -113,6 +113,7 @@ fn record(slot: u32, initiator: u8, first_row: u64, rows: u64) -> RangeRecord {
         initiator: [initiator; 16],
         first_row,
         rows,
+        given_up: false,
     }
 }
 
