@@ -140,6 +140,18 @@ impl fmt::Display for Generation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::format;
+
+    #[test]
+    fn numbers_are_shown_as_people_write_them() {
+        let stag = Stag(0xab);
+        assert_eq!(format!("{stag} {stag:?}"), "0x000000ab Stag(0x000000ab)");
+        let block = BlockOffset(0x1000);
+        assert_eq!(format!("{block} {block:?}"), "0x1000 BlockOffset(0x1000)");
+        let ticket = Ticket(7);
+        assert_eq!(format!("{ticket} {ticket:?}"), "7 Ticket(7)");
+        assert_eq!(format!("{}", Generation::FIRST.next()), "2");
+    }
 
     #[test]
     fn generation_skips_zero_when_it_wraps() {

@@ -354,6 +354,35 @@ mod tests {
             };
             assert_eq!(source.is_as_declared(), right);
             assert_eq!(source.len(), ByteLen(u32::from(declared)));
+            assert_eq!(source.is_empty(), declared == 0);
+        }
+    }
+
+    #[test]
+    fn data_to_be_read_is_as_long_as_its_descriptor_says() {
+        let mut octets = message(1, Opcode::Store.to_wire(), 0, 40);
+        for len in [0, 9] {
+            octets[39] = len;
+            let request = Request::decode(&octets).unwrap();
+            let Operation::Store { source, .. } = request.operation else {
+                panic!("{request:?}");
+            };
+            assert!(source.is_as_declared());
+            assert_eq!(source.len(), ByteLen(u32::from(len)));
+            assert_eq!(source.is_empty(), len == 0);
+        }
+    }
+
+    #[test]
+    fn a_record_of_no_known_status_is_none() {
+        let mut octets = [0; CompletionRecord::LEN];
+        for status in [16, u8::MAX] {
+            octets[9] = status;
+            let unknown = DecodeError::Unknown {
+                field: "Status",
+                value: u64::from(status),
+            };
+            assert_eq!(CompletionRecord::decode(&octets), Err(unknown));
         }
     }
 

@@ -597,6 +597,28 @@ fn a_partition_is_contiguous_and_goes_back_whole() {
     assert!(pool.carve(8, AtomicForm::Masked, OURS).is_some());
 }
 
+/// A free that waits for its slot when the session ends has its block in no slot.
+//= test kbtp-3.3-no-block-lost-or-twice
+#[test]
+fn a_partition_goes_back_with_what_waits_for_its_slots() {
+    let pool = pool(4);
+    let id = pool.carve(2, AtomicForm::Masked, OURS).unwrap();
+    let home = Home::Partition(id);
+    // Ticket 0 is never read, so that the free for its slot waits.
+    pool.take(home).unwrap();
+    let block = pool.consume(home, pool.take(home).unwrap(), OURS).unwrap();
+    assert!(pool.put_back(block), "deferred");
+    let audit = clean(&pool);
+    assert_eq!((audit.in_rings, audit.awaited, audit.deferred), (2, 1, 1));
+    assert!(dissolved(&pool, id));
+    let audit = clean(&pool);
+    assert_eq!((audit.in_rings, audit.deferred, audit.elsewhere), (4, 0, 0));
+    // The next partition starts with nothing that waits.
+    let id = pool.carve(4, AtomicForm::Masked, OURS).unwrap();
+    assert_eq!(clean(&pool).in_rings, 4);
+    assert!(dissolved(&pool, id));
+}
+
 #[test]
 fn the_block_of_an_orphaned_ticket_comes_back() {
     let pool = pool(2);
@@ -611,6 +633,62 @@ fn the_block_of_an_orphaned_ticket_comes_back() {
     let audit = clean(&pool);
     assert_eq!((audit.in_rings, audit.elsewhere), (2, 0));
     assert_eq!(pool.usage().free, 2);
+}
+
+/// Rows belong to a trust domain by the granule, 64 here.
+//= test kbtp-p7-not-valid-foreign
+#[test]
+fn rows_belong_to_the_domain_they_were_given_to() {
+    let pool = pool(1);
+    let owners = || {
+        let of = |row| [OURS, THEIRS].map(|domain| pool.is_of(row, domain));
+        [0, 63, 64, 127, 128, 191, 192, 255].map(|row| match of(row) {
+            [true, false] => 'o',
+            [false, true] => 't',
+            [false, false] => '-',
+            [true, true] => panic!("row {row}"),
+        })
+    };
+    assert_eq!(owners().iter().collect::<String>(), "--------");
+    pool.set_domain(64, 65, Some(OURS));
+    assert_eq!(owners().iter().collect::<String>(), "--oooo--");
+    pool.set_domain(0, 1, Some(THEIRS));
+    pool.set_domain(128, 64, None);
+    assert_eq!(owners().iter().collect::<String>(), "ttoo----");
+    // The last row is the table's end: nothing lies behind it.
+    pool.set_domain(192, 64, Some(OURS));
+    assert_eq!(owners().iter().collect::<String>(), "ttoo--oo");
+    for beyond in [256, u64::MAX] {
+        assert!(!pool.is_of(beyond, OURS));
+    }
+}
+
+#[test]
+fn a_block_takes_what_fits_and_nothing_else() {
+    let pool = pool(2);
+    let first = hold(&pool, OURS);
+    assert!(pool.write(first, &[1; 4096]));
+    assert!(!pool.write(first, &[2; 4097]));
+    let mut octets = [0; 8192];
+    pool.blocks.read(0, &mut octets).unwrap();
+    let at = usize::try_from(first.0).unwrap() * 4096;
+    for (n, octet) in octets.iter().enumerate() {
+        assert_eq!(*octet == 1, (at..at + 4096).contains(&n), "octet {n}");
+    }
+}
+
+/// Blocks that wait for a slot are free: who asks how many there are is told both.
+#[test]
+fn usage_counts_what_is_deferred() {
+    let pool = pool(2);
+    let slow = pool.take(Home::Shared).unwrap();
+    let block = hold(&pool, OURS);
+    assert!(pool.put_back(block), "deferred");
+    let usage = pool.usage();
+    assert_eq!((usage.free, usage.deferred, usage.partitioned), (1, 1, 0));
+    assert!(pool.consume(Home::Shared, slow, OURS).is_some());
+    let usage = pool.usage();
+    assert_eq!((usage.free, usage.deferred), (1, 0));
 }
 
 //= test kbtp-3.3-no-block-lost-or-twice

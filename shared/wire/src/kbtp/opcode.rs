@@ -96,6 +96,14 @@ impl fmt::Display for Opcode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn names_are_those_of_the_documents() {
+        let names = "HELLO HELLO_ACK LOAD STORE ALLOC_STORE FREE BIND COMPLETION";
+        let shown = Opcode::ALL.map(|opcode| opcode.to_string());
+        assert_eq!(shown.join(" "), names);
+    }
 
     //= test kbtp-p1-opcodes
     #[test]
