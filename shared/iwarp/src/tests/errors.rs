@@ -68,10 +68,16 @@ pub(super) const LEN: u64 = 4096;
 
 /// A victim, its STags, and its region.
 pub(super) fn victim() -> (Forged, Stags, Region) {
+    victim_with(Config::default().registrations)
+}
+
+/// With so many entries for registrations, four of which are taken.
+fn victim_with(registrations: u16) -> (Forged, Stags, Region) {
     let config = Config {
         receive_slots: 2,
         max_receive: 64,
         inbound_reads: 2,
+        registrations,
         ..Config::default()
     };
     let mut forged = Forged::new(&config);
@@ -325,6 +331,7 @@ fn more_sends_than_slots_are_refused() {
 #[test]
 fn more_reads_than_the_ird_are_refused() {
     //= test rfc5040-6.1-ird-not-exceeded
+    //= test rfc5040-6.1-ird-ord-provided
     let (mut forged, stags, _memory) = victim();
     for msn in 1..=3 {
         forged.say(&untagged_at(
@@ -436,7 +443,8 @@ fn an_stag_that_ends_while_octets_for_it_come_in_is_invalid() {
     //= test rfc5042-6.2.2-no-write-after-revoke
     //= test rfc5041-8.3-establish-and-revoke
     //= test rfc5040-8.1.1-establish-and-revoke
-    let (mut forged, stags, memory) = victim();
+    // No entry is free, so that the one that ends is the next to be used.
+    let (mut forged, stags, memory) = victim_with(4);
     let segment = tagged(0, stags.all, BASE, true, &[9; 1024]);
     let octets = fpdu(&segment);
     forged

@@ -225,6 +225,7 @@ fn seals_are_kept() {
 
 //= test kbtp-p7-generation-mismatch
 //= test kbtp-5.1-generation-any
+//= test kbtp-5.1-generation-current
 #[test]
 fn a_wrong_generation_changes_nothing_and_tells_the_right_one() {
     let (rig, mut client) = opened();
