@@ -44,8 +44,29 @@ pub(crate) struct Cli {
     #[arg(long, value_parser = parse_duration, default_value = "150ms")]
     pub(crate) window: Duration,
 
+    /// Fail if a point's throughput is less than so many times that of its limit
+    #[arg(long, value_name = "RATIO", value_parser = parse_ratio)]
+    pub(crate) min_throughput: Option<f64>,
+
+    /// Fail if the latency of a point of depth 1 is more than so many times that of its limit
+    #[arg(long, value_name = "RATIO", value_parser = parse_ratio)]
+    pub(crate) max_latency: Option<f64>,
+
+    /// Fail if the server of a point takes more than so many times the CPU of its limit
+    #[arg(long, value_name = "RATIO", value_parser = parse_ratio)]
+    pub(crate) max_cpu: Option<f64>,
+
     #[command(subcommand)]
     pub(crate) hidden: Option<Hidden>,
+}
+
+fn parse_ratio(text: &str) -> Result<f64, String> {
+    let ratio: f64 = text.parse().map_err(|_| "a ratio is a number".to_owned())?;
+    if ratio.is_finite() && ratio > 0.0 {
+        Ok(ratio)
+    } else {
+        Err("a ratio is more than zero".to_owned())
+    }
 }
 
 /// Other load on the machine.

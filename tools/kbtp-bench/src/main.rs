@@ -5,6 +5,7 @@
 //! process ran, for each GiB, beside that of the plain server. `memcpy` is one core copying.
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod child;
 mod cli;
 mod cpu;

@@ -1,5 +1,6 @@
 //! Measures every point: KBTP and its limit in turn, several times.
 
+use crate::bounds;
 use crate::child;
 use crate::cli::{Cli, Load};
 use crate::cpu::Burners;
@@ -79,7 +80,8 @@ pub(crate) fn run(cli: &Cli) -> Result<(), Failure> {
         drop(target);
     }
     progress.finish();
-    report::print(cli, &rows)
+    report::print(cli, &rows)?;
+    bounds::hold(cli, &rows)
 }
 
 fn points(size: u32, cli: &Cli) -> Vec<Point> {

@@ -78,13 +78,8 @@ fn cells(row: &Row) -> Vec<String> {
     let only_alone = |text: String| {
         if p.depth == 1 { text } else { "-".to_owned() }
     };
-    let op = match p.op {
-        kbtp::cli::BenchOp::Load => "load",
-        kbtp::cli::BenchOp::Store => "store",
-        kbtp::cli::BenchOp::Alloc => "alloc",
-    };
     vec![
-        format!("{op} {}", kbtp_target::format_size(u64::from(p.size))),
+        operation(row),
         p.sessions.to_string(),
         p.depth.to_string(),
         match p.load {
@@ -106,6 +101,23 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
+fn operation(row: &Row) -> String {
+    let op = match row.point.op {
+        kbtp::cli::BenchOp::Load => "load",
+        kbtp::cli::BenchOp::Store => "store",
+        kbtp::cli::BenchOp::Alloc => "alloc",
+    };
+    format!(
+        "{op} {}",
+        kbtp_target::format_size(u64::from(row.point.size))
+    )
+}
+
+/// A point in words.
+pub(crate) fn point(row: &Row) -> String {
+    format!("{}, depth {}", operation(row), row.point.depth)
+}
+
 fn cpu_name() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     text.lines()
@@ -117,12 +129,13 @@ fn cpu_name() -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::points::Point;
     use crate::sample::Sample;
 
-    fn row(depth: u16) -> Row {
+    /// A row with half the throughput of its limit, twice its latency and the same CPU.
+    pub(crate) fn row(depth: u16) -> Row {
         let sample = |octets_per_s, p50_ns| Sample {
             octets_per_s,
             p50_ns,

@@ -42,8 +42,27 @@ mod tests {
     }
 
     #[test]
+    fn a_bound_that_cannot_be_kept_fails() {
+        let point = [
+            "--ops=load",
+            "--sizes=4KiB",
+            "--depths=1",
+            "--sessions=1",
+            "--load=idle",
+        ];
+        let quick = ["--rounds=1", "--window=10ms"];
+        let (code, _, stderr) = bench(&[&point[..], &quick, &["--min-throughput=1000"]].concat());
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(
+            stderr.contains("load 4KiB, depth 1: throughput"),
+            "{stderr}"
+        );
+    }
+
+    #[test]
     fn wrong_words_are_usage_errors() {
         assert_eq!(bench(&["--sizes=64KB"]).0, Some(2));
         assert_eq!(bench(&["--sizes=0"]).0, Some(2));
+        assert_eq!(bench(&["--max-cpu=0"]).0, Some(2));
     }
 }
