@@ -5,8 +5,10 @@ RUNFLAGS ?=
 BENCHFLAGS ?=
 SIMFLAGS ?= --seeds 5000 --jobs 2
 MUTANTS ?= -p kbtp-core -p kbtp-wire -p kbtp-iwarp
+COUNTFLAGS ?=
+HOLD = --ops load --sessions 1 --load idle --rounds 9 --window 100ms
 
-.PHONY: help run test loom sim coverage mutants lint fmt bench doc man completions build clean
+.PHONY: help run test loom sim coverage mutants lint fmt bench promises instructions doc man completions build clean
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 build: ## Build everything, optimised
@@ -29,6 +31,10 @@ fmt: ## Format the tree
 	$(CARGO) fmt --all
 bench: ## Load and store beside the limits of this machine, measured in the same run (BENCHFLAGS="--json")
 	$(CARGO) run --quiet --release --locked -p kbtp-bench -- $(BENCHFLAGS)
+promises: ## Measure the ratios that docs/SPECIFICATION.md promises, and fail where one is missed (some seconds, on a quiet machine)
+	$(CARGO) run --quiet --release --locked -p kbtp-bench -- $(HOLD) --sizes 1MiB --depths 8 --min-throughput 0.9 --max-cpu 1.2 && $(CARGO) run --quiet --release --locked -p kbtp-bench -- $(HOLD) --sizes 4KiB --depths 1 --max-latency 1.4
+instructions: ## Instructions per operation on the hot paths, beside the baseline (needs valgrind; COUNTFLAGS=--update)
+	$(CARGO) run --quiet --release --locked -p kbtp-instructions -- $(COUNTFLAGS)
 doc: ## Build the API documentation
 	$(CARGO) doc --workspace --no-deps --locked
 man: ## Write the man pages to target/man

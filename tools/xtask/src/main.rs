@@ -1,7 +1,8 @@
 //! Checks of the tree itself, run as `cargo xtask`.
 //!
 //! `tidy` holds the crates' arrows, licences and a few rules no compiler knows; `reqtrace` holds code, tests and
-//! `docs/spec/requirements/` together; `check` does both. `coverage` measures which lines the tests run.
+//! `docs/spec/requirements/` together; `promises` holds the specification and the threat model to tests and limits;
+//! `check` does all three. `coverage` measures which lines the tests run.
 #![forbid(unsafe_code)]
 
 mod citation;
@@ -11,6 +12,7 @@ mod lexer;
 mod licence;
 mod lines;
 mod metadata;
+mod promises;
 mod requirements;
 mod tidy;
 mod tree;
@@ -23,15 +25,17 @@ use std::process::ExitCode;
 use tree::Tree;
 
 const USAGE: &str = "usage: cargo xtask tidy
+       cargo xtask promises
        cargo xtask reqtrace [--update] [--report-only]
        cargo xtask check [--report-only]
        cargo xtask coverage [--update] [--missing]
 
   tidy           the rules of the tree: arrows between crates, licences, lengths, attributes
+  promises       every row of docs/SPECIFICATION.md and docs/THREAT-MODEL.md names tests that exist and the numbers of limits
   reqtrace       every requirement has code and a test that cite it, and every citation a requirement
     --update       write docs/spec/coverage.txt anew
     --report-only  tell of missing coverage without failing for it
-  check          both
+  check          all three
   coverage       the lines of the protocol's crates that their tests run; fails if they are fewer than before
     --update       write docs/spec/coverage-lines.txt anew
     --missing      list the lines that no test runs
@@ -40,6 +44,7 @@ const USAGE: &str = "usage: cargo xtask tidy
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Command {
     Tidy,
+    Promises,
     Reqtrace,
     Check,
     Coverage,
@@ -58,6 +63,7 @@ impl Options {
         let (command, flags) = words.split_first()?;
         let command = match command.as_str() {
             "tidy" => Command::Tidy,
+            "promises" => Command::Promises,
             "reqtrace" => Command::Reqtrace,
             "check" => Command::Check,
             "coverage" => Command::Coverage,
@@ -114,13 +120,19 @@ fn run(options: Options, out: &mut impl Write) -> Result<bool, Box<dyn std::erro
         return measure_lines(&root, &tree, options, out);
     }
     let mut good = true;
-    if options.command != Command::Reqtrace {
+    if matches!(options.command, Command::Tidy | Command::Check) {
         let metadata = metadata::Metadata::of(&root)?;
         let findings = tidy::check(&tree, &metadata);
         good &= findings.is_empty();
         print(out, "tidy", &findings)?;
     }
-    if options.command != Command::Tidy {
+    if matches!(options.command, Command::Promises | Command::Check) {
+        let mut findings = Vec::new();
+        let rows = promises::check(&tree, &mut findings);
+        good &= findings.is_empty();
+        print(out, &format!("promises, {rows} rows"), &findings)?;
+    }
+    if matches!(options.command, Command::Reqtrace | Command::Check) {
         let mut report = Report::default();
         let coverage = Coverage::of(&tree, &mut report);
         write!(out, "{}", coverage.table())?;
@@ -197,6 +209,7 @@ mod tests {
             "tidy --report-only",
             "coverage --report-only",
             "check --missing",
+            "promises --report-only",
         ] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
