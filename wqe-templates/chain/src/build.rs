@@ -3,7 +3,7 @@
 
 use crate::element::{Address, Element, Piece, Queue, Remote, Shape};
 use crate::key::Key;
-use crate::limits::SCRATCH_LINE;
+use crate::limits::{MESSAGE_CAPACITY, SCRATCH_LINE};
 use crate::memory::{Memory, Spot, scratch};
 use crate::placement::Placement;
 use crate::template::Template;
@@ -149,7 +149,8 @@ impl<'a> Builder<'a> {
                 encoded(&control, &Body::WaitCqe(wait))
             }
             Shape::Enable(queue, bound) => {
-                let end = self.end(n, *queue, *bound, name)?;
+                let end = self.placement.end(self.template, *queue, *bound, n);
+                let end = end.ok_or(BuildError::Name(name))?;
                 let enable = Enable {
                     qpn: self.placement.queue(*queue).qpn,
                     up_to: Placement::index(end),
@@ -172,7 +173,7 @@ impl<'a> Builder<'a> {
             }
             Shape::Rdma(remote, pieces) => {
                 if name == "BELL" {
-                    control.immediate = self.bell(n);
+                    control.immediate = self.placement.bell(n);
                 }
                 let list = self.list(n, name, pieces)?;
                 let body = Body::Read(self.remote(n, name, remote)?, DataList::new(&list));
@@ -227,33 +228,7 @@ impl<'a> Builder<'a> {
             .map_err(|error| BuildError::TooLong(name, error))
     }
 
-    /// The basic block where what a `SEND_EN` enables ends, counted from the first one ever.
-    fn end(
-        &self,
-        n: u64,
-        queue: Queue,
-        bound: crate::element::Bound,
-        name: &'static str,
-    ) -> Result<u64, BuildError> {
-        use crate::element::Bound;
-        let block = |n| self.placement.block(self.template, queue, n);
-        match bound {
-            Bound::Through(_) => {
-                let end = self.template.bound(queue, bound);
-                let end = end.ok_or(BuildError::Name(name))?;
-                Ok(block(n).wrapping_add(u64::from(end)))
-            }
-            Bound::NextSlot(blocks) => Ok(block(n.wrapping_add(1)).wrapping_add(u64::from(blocks))),
-        }
-    }
-
-    /// What the doorbell of a punt says: session and the low half of the slot's number.
-    fn bell(&self, n: u64) -> u32 {
-        let [.., high, low] = n.to_be_bytes();
-        u32::from(self.placement.session) << 16 | u32::from(u16::from_be_bytes([high, low]))
-    }
-
-    fn scratch(&self, n: u64) -> u64 {
+    pub(crate) fn scratch(&self, n: u64) -> u64 {
         let line = n % self.placement.slots(self.template).max(1);
         let octets = line.wrapping_mul(u64::from(SCRATCH_LINE));
         self.placement.scratch.wrapping_add(octets)
@@ -350,20 +325,38 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// [`BuildError::Address`] for what has none before the slot runs.
     pub fn address(&self, n: u64, spot: Spot, name: &'static str) -> Result<u64, BuildError> {
+        Self::locate(self.template, self.placement, n, spot, name)
+    }
+
+    /// The same without a builder; `name` is only told in the error.
+    ///
+    /// # Errors
+    /// [`BuildError::Address`] for what has none before the slot runs.
+    pub fn locate(
+        template: &Template,
+        placement: &Placement,
+        n: u64,
+        spot: Spot,
+        name: &'static str,
+    ) -> Result<u64, BuildError> {
+        let line = n % placement.slots(template).max(1);
         let base = match spot.memory {
             Memory::Wqe(wqe) => {
-                let (queue, _) = self.template.find(wqe).ok_or(BuildError::Name(wqe))?;
-                let offset = self.template.offset(wqe).ok_or(BuildError::Name(wqe))?;
-                let block = self.placement.block(self.template, queue, n);
-                self.placement
-                    .address(queue, block.wrapping_add(u64::from(offset)))
+                let (queue, _) = template.find(wqe).ok_or(BuildError::Name(wqe))?;
+                let offset = template.offset(wqe).ok_or(BuildError::Name(wqe))?;
+                let block = placement.block(template, queue, n);
+                placement.address(queue, block.wrapping_add(u64::from(offset)))
             }
-            Memory::Scratch => self.scratch(n),
-            Memory::Sink => self.placement.sink,
-            Memory::Mailbox => self.placement.mailbox,
+            Memory::Scratch => placement
+                .scratch
+                .wrapping_add(line.wrapping_mul(u64::from(SCRATCH_LINE))),
+            Memory::Sink => placement
+                .sink
+                .wrapping_add(line.wrapping_mul(u64::from(MESSAGE_CAPACITY))),
+            Memory::Mailbox => placement.mailbox,
             Memory::Cqe(cq, number) => {
-                let cqe = Placement::cqe(self.template, cq, n, number);
-                self.placement.cqe_address(cq, cqe)
+                let cqe = Placement::cqe(template, cq, n, number);
+                placement.cqe_address(cq, cqe)
             }
             _ => return Err(BuildError::Address(name, spot.to_string())),
         };

@@ -1,6 +1,6 @@
 //! Where a session's queues and keys are: what a template needs to become octets.
 
-use crate::element::{Cq, Queue};
+use crate::element::{Bound, Cq, Queue};
 use crate::key::{Key, Sizes};
 use crate::template::Template;
 use kbtp_mlx5::limits::BASIC_BLOCK;
@@ -45,7 +45,8 @@ pub struct Placement {
     pub worker_cq: CqPlace,
     /// Address of the first scratch line, a multiple of 256. There is one for each slot.
     pub scratch: u64,
-    /// Address of what nobody reads: [`MESSAGE_CAPACITY`](crate::limits::MESSAGE_CAPACITY) octets.
+    /// Address of what no chain reads, only software: [`MESSAGE_CAPACITY`](crate::limits::MESSAGE_CAPACITY) octets for each
+    /// slot.
     pub sink: u64,
     /// Address of four octets that the doorbell of a punt writes.
     pub mailbox: u64,
@@ -103,6 +104,32 @@ impl Placement {
         (n / slots)
             .wrapping_mul(ring.unwrap_or(0))
             .wrapping_add((n % slots).wrapping_mul(u64::from(template.stride(queue))))
+    }
+
+    /// The basic block of `queue` where what a `SEND_EN` of slot `n` enables ends, counted from the first one ever; `None` if
+    /// the bound names no WQE of that queue.
+    #[must_use]
+    pub fn end(&self, template: &Template, queue: Queue, bound: Bound, n: u64) -> Option<u64> {
+        match bound {
+            Bound::Through(_) => {
+                let blocks = template.bound(queue, bound)?;
+                Some(
+                    self.block(template, queue, n)
+                        .wrapping_add(u64::from(blocks)),
+                )
+            }
+            Bound::NextSlot(blocks) => Some(
+                self.block(template, queue, n.wrapping_add(1))
+                    .wrapping_add(u64::from(blocks)),
+            ),
+        }
+    }
+
+    /// What the doorbell of a punt of slot `n` says: session and the low half of the slot's number.
+    #[must_use]
+    pub fn bell(&self, n: u64) -> u32 {
+        let [.., high, low] = n.to_be_bytes();
+        u32::from(self.session) << 16 | u32::from(u16::from_be_bytes([high, low]))
     }
 
     /// The index of a basic block.

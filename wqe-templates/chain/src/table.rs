@@ -9,7 +9,7 @@
 //! | [`Key::RecordsWithData`], [`Key::RecordsWithout`] | outcome and entry flags, variant, shifted by 8 | the record |
 
 use crate::key::Key;
-use crate::record::{Outcome, Record, Variant};
+use crate::record::{Action, Outcome, Record, Variant};
 use crate::template::Template;
 use kbtp_wire::{EntryFlags, Generation};
 
@@ -55,10 +55,16 @@ pub const fn received(byte_count: u8) -> Key {
     }
 }
 
-/// The record at an address (shifted right by 8) of the records for messages with a Data Descriptor or without. A table
-/// knows only the outcomes that its messages may have, so that a FREE with a descriptor is for software to refuse.
+/// The record at an address (shifted right by 8) of the records for messages with a Data Descriptor or without.
 #[must_use]
 pub fn record(template: &Template, with_data: bool, row: u16) -> Record {
+    Record::of(template, action(with_data, row))
+}
+
+/// What that record does; `None` for a punt. A table knows only the outcomes that its messages may have, so that a FREE with
+/// a descriptor is for software to refuse.
+#[must_use]
+pub fn action(with_data: bool, row: u16) -> Option<Action> {
     let [place, variant] = row.to_be_bytes();
     let outcome = match place >> 4 {
         1 if with_data => Outcome::Data,
@@ -66,5 +72,5 @@ pub fn record(template: &Template, with_data: bool, row: u16) -> Record {
         _ => Outcome::None,
     };
     let flags = EntryFlags(u16::from(place & 0x0f));
-    Record::of(template, Variant(variant).action(outcome, flags))
+    Variant(variant).action(outcome, flags)
 }

@@ -10,7 +10,7 @@ mod tests {
     use kbtp_chain::element::{Cq, Queue, Shape};
     use kbtp_chain::key::Key;
     use kbtp_chain::record::{Action, Outcome, Record, Variant, places};
-    use kbtp_chain::{BuildError, Builder, Placement, Step, Template, full, load};
+    use kbtp_chain::{BuildError, Builder, Images, Placement, Step, Template, full, load};
     use kbtp_mlx5::{Atomic, Body, CqeIndex, Mkey, Opcode, Wqe, WqeIndex};
     use kbtp_wire::{EntryFlags, RequestFlags};
     use std::collections::BTreeMap;
@@ -399,5 +399,42 @@ mod tests {
         let (_, rest) = committed.split_once("```text\n").expect("a listing");
         let (listing, _) = rest.split_once("```").expect("its end");
         assert_eq!(lines(listing), lines(&drawn));
+    }
+
+    /// Slots from images are those that are built one WQE at a time, on any lap.
+    #[test]
+    fn images_are_what_is_built() {
+        for template in [full(BLOCK), load(BLOCK)] {
+            let place = placement();
+            let builder = Builder::new(&template, &place, BLOCK).expect("it fits");
+            let mut images = Images::new(&template, &place, BLOCK).expect("it fits");
+            let slots = place.slots(&template);
+            assert_eq!(images.slots(), slots);
+            for n in (0..3 * slots)
+                .chain(31 * slots..33 * slots)
+                .chain((1 << 24) - 5..(1 << 24) + 5)
+                .chain([1 << 33, 7])
+            {
+                let mut memory = Memory::default();
+                memory.arm(&builder, n);
+                let steps = builder.arm(n).expect("it makes sense");
+                let (parts, receive) = images.arm(n).expect("there are slots");
+                let mut written = 0;
+                for part in parts {
+                    for (address, octet) in (part.address..).zip(&part.octets) {
+                        // Between the end of a WQE and that of its basic block nothing is written.
+                        let built = memory.octets.get(&address);
+                        assert_eq!(
+                            *octet,
+                            built.copied().unwrap_or(0),
+                            "slot {n}, {address:#x}"
+                        );
+                        written += usize::from(built.is_some());
+                    }
+                }
+                assert_eq!(written, memory.octets.len());
+                assert_eq!(steps.last(), Some(&Step::PostReceive(receive.to_vec())));
+            }
+        }
     }
 }

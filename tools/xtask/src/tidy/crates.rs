@@ -13,6 +13,9 @@ const LAYERS: &[(&str, u8)] = &[
     // The offload's own branch: wire, then the device's octets, then the chains made of them.
     ("kbtp-mlx5", 1),
     ("kbtp-chain", 2),
+    // A device as a trait, over regions; then a model of one, whose clients may be fabric streams.
+    ("kbtp-device", 3),
+    ("kbtp-nic-model", 4),
     ("kbtp-fabric", 2),
     ("kbtp-iwarp", 3),
     ("kbtp-core", 3),

@@ -1,0 +1,679 @@
+//! One client's part of a device: two queue pairs, three completion queues, the slots.
+
+use crate::error::SetUpError;
+use crate::limits::{
+    LOG_BELL_STRIDE, LOG_BELLS, LOG_CLIENT, LOG_CQ, LOG_RECEIVE, LOG_RECEIVE_STRIDE, LOG_WORKER,
+    MAX_READS, RNR_RETRY,
+};
+use crate::tables::{Area, View, create};
+use crate::target::create_cq;
+use crate::{
+    CqReader, Device, KeyAttributes, Layout, Master, Peer, PeerAccess, Place, Profile,
+    QpAttributes, Roles, Target,
+};
+use kbtp_chain::element::{Bound, Cq, Queue};
+use kbtp_chain::key::{DUMMY_AT, Key, Sizes, VIEW_STRIDE};
+use kbtp_chain::limits::{MESSAGE_CAPACITY, SCRATCH_LINE};
+use kbtp_chain::{CqPlace, Images, Placement, QueuePlace, Template};
+use kbtp_memory::{PageOptions, Region};
+use kbtp_mlx5::limits::BASIC_BLOCK;
+use kbtp_mlx5::{AccessRights, Cqe, Cqn, DataSegment, Klm, Mkey, QpDoorbell, Qpn, encode_receive};
+use kbtp_wire::Handle;
+
+/// Where the rings and scratch lines of every session start, in the address space of its own keys.
+const RINGS_START: u64 = 0x1000_0000_0000;
+
+/// A session to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionPlan {
+    /// Its number: what punts say.
+    pub id: u16,
+    /// The first handle it may store to.
+    pub own_base: Handle,
+    /// How many it may store to; not zero.
+    pub own_count: u64,
+    /// What its client may do by itself (direct modes), with keys of [`Target::client_domain`].
+    pub client_access: PeerAccess,
+}
+
+/// A session.
+#[derive(Debug)]
+pub struct Session {
+    pub(crate) images: Images,
+    pub(crate) region: Region,
+    layout: MemoryLayout,
+    receive_cqes: Region,
+    worker: Qpn,
+    client: Qpn,
+    cqns: [Cqn; 3],
+    client_cq: CqReader,
+    /// Sends of the client's queue pair that succeeded.
+    client_cqes: u64,
+    client_failed: bool,
+    keys: Vec<Mkey>,
+    pub(crate) armed: u64,
+    bells: u16,
+}
+
+/// Where things lie in a session's memory. What the session's own keys cover comes first.
+#[derive(Clone, Copy, Debug)]
+struct MemoryLayout {
+    client_ring: u64,
+    scratch: u64,
+    sink: u64,
+    mailbox: u64,
+    keyed: u64,
+    /// The counter that absorbs what needs no ticket; then 64 octets on, a pad that nobody looks at.
+    dummy: u64,
+    pad: u64,
+    receives: u64,
+    bells: u64,
+    worker_doorbell: u64,
+    client_doorbell: u64,
+    len: u64,
+}
+
+impl MemoryLayout {
+    fn new() -> Self {
+        let slots = 1 << LOG_RECEIVE;
+        let block = BASIC_BLOCK as u64;
+        let client_ring = block << LOG_WORKER;
+        let scratch = client_ring + (block << LOG_CLIENT);
+        let sink = scratch + u64::from(SCRATCH_LINE) * slots;
+        let mailbox = sink + u64::from(MESSAGE_CAPACITY) * slots;
+        let keyed = mailbox + 64;
+        let dummy = keyed;
+        let pad = dummy + 64;
+        let receives = pad + VIEW_STRIDE;
+        let bells = receives + (1 << (LOG_RECEIVE + LOG_RECEIVE_STRIDE));
+        let worker_doorbell = bells + (1 << (LOG_BELLS + LOG_BELL_STRIDE));
+        let client_doorbell = worker_doorbell + 64;
+        Self {
+            client_ring,
+            scratch,
+            sink,
+            mailbox,
+            keyed,
+            dummy,
+            pad,
+            receives,
+            bells,
+            worker_doorbell,
+            client_doorbell,
+            len: client_doorbell + 64,
+        }
+    }
+}
+
+/// Octets of each completion queue.
+const CQ_LEN: u64 = (Cqe::LEN as u64) << LOG_CQ;
+
+struct Queues {
+    places: [CqPlace; 3],
+    region: Region,
+    memory: crate::MemoryId,
+}
+
+impl Session {
+    /// Makes the queues and keys of a session; neither queue pair is connected and no slot is armed.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub fn create<D: Device>(
+        device: &mut D,
+        target: &Target,
+        profile: &Profile,
+        plan: &SessionPlan,
+    ) -> Result<Self, SetUpError<D::Error>> {
+        let layout = MemoryLayout::new();
+        let region = Region::anonymous(layout.len, &PageOptions::default())?;
+        let rights = AccessRights::REMOTE_READ
+            .with(AccessRights::REMOTE_WRITE)
+            .with(AccessRights::ATOMIC);
+        let area = Area::over(device, target.loopback, rights, region.clone())?;
+        let queues = completion_queues(device)?;
+        let [receive_cq, client_cq, worker_cq] = queues.places;
+        let worker = worker_qp(device, target, &area, &layout, worker_cq.cqn)?;
+        let client = client_qp(device, target, plan, &area, &layout, &queues)?;
+        let mut keys = Keys {
+            device: &mut *device,
+            target,
+            profile,
+            plan,
+            area: &area,
+            layout: &layout,
+            queues: &queues,
+            worker,
+            made: vec![area.base],
+        };
+        let all = keys.create()?;
+        let made = keys.made;
+        let placement = place(
+            &layout,
+            &queues,
+            (worker, client),
+            all,
+            sizes(target, plan),
+            plan.id,
+        );
+        let images = Images::new(&profile.template, &placement, target.pool.block_size)?;
+        if images.slots() > 1 << LOG_RECEIVE {
+            return Err(SetUpError::Size {
+                what: "slots of a session",
+                value: images.slots(),
+            });
+        }
+        let session = Self {
+            images,
+            region,
+            layout,
+            worker,
+            client,
+            cqns: [receive_cq.cqn, client_cq.cqn, worker_cq.cqn],
+            client_cq: CqReader::new(queues.region.clone(), CQ_LEN, LOG_CQ, None),
+            receive_cqes: queues.region,
+            client_cqes: 0,
+            client_failed: false,
+            keys: made,
+            armed: 0,
+            bells: 1 << LOG_BELLS,
+        };
+        session.post_bells()?;
+        device
+            .connect(worker, &Peer::Local(worker))
+            .map_err(SetUpError::device("connecting a loopback queue pair"))?;
+        Ok(session)
+    }
+
+    /// Every receive WQE of the loopback queue pair is an empty list.
+    fn post_bells<E: core::error::Error + 'static>(&self) -> Result<(), SetUpError<E>> {
+        for bell in 0..1 << LOG_BELLS {
+            let at = self.layout.bells + (bell << LOG_BELL_STRIDE);
+            self.region.write(at, &DataSegment::TERMINATOR)?;
+        }
+        self.write_bells()
+    }
+
+    fn write_bells<E: core::error::Error + 'static>(&self) -> Result<(), SetUpError<E>> {
+        let record = QpDoorbell {
+            receive: self.bells,
+            send: kbtp_mlx5::WqeIndex(0),
+        };
+        let [a, b, c, d, ..] = record.encode();
+        let at = self.layout.worker_doorbell + QpDoorbell::RECEIVE_AT as u64;
+        Ok(self.region.write(at, &[a, b, c, d])?)
+    }
+
+    /// The queue pair that a client is to be connected to. [`Device::connect`] connects it.
+    #[must_use]
+    pub const fn client_qpn(&self) -> Qpn {
+        self.client
+    }
+
+    /// The loopback queue pair.
+    #[must_use]
+    pub const fn worker_qpn(&self) -> Qpn {
+        self.worker
+    }
+
+    /// The completion queues: of requests, of the client's queue pair's sends, of the loopback queue pair's.
+    #[must_use]
+    pub const fn cqns(&self) -> [Cqn; 3] {
+        self.cqns
+    }
+
+    /// The template.
+    #[must_use]
+    pub const fn template(&self) -> &Template {
+        self.images.template()
+    }
+
+    /// Where everything is.
+    #[must_use]
+    pub const fn placement(&self) -> &Placement {
+        self.images.placement()
+    }
+
+    /// The slots that a client may have requests in: the credits it may be given. Two fewer than there are, so that no WQE
+    /// is overwritten that the device has yet to run.
+    #[must_use]
+    pub fn credits(&self) -> u64 {
+        self.images.slots().saturating_sub(2)
+    }
+
+    /// Slots armed since the start.
+    #[must_use]
+    pub const fn armed(&self) -> u64 {
+        self.armed
+    }
+
+    /// Arms every slot that is free: those whose completion went out. Returns how many.
+    ///
+    /// # Errors
+    /// [`SetUpError`]; it was checked when the session was made that there is none.
+    pub fn arm_free<D: Device>(&mut self, device: &mut D) -> Result<u64, SetUpError<D::Error>> {
+        let end = self.completed().saturating_add(self.credits());
+        if self.client_failed {
+            return Ok(0);
+        }
+        let mut count = 0;
+        while self.armed < end {
+            self.arm_next(device)?;
+            count += 1;
+        }
+        if count > 0 {
+            self.post_receives(device)?;
+        }
+        Ok(count)
+    }
+
+    /// Writes the next slot; its receive WQE is not posted yet.
+    fn arm_next<D: Device>(&mut self, device: &mut D) -> Result<(), SetUpError<D::Error>> {
+        let n = self.armed;
+        if let Some((parts, receive)) = self.images.arm(n) {
+            for part in parts {
+                let at = part.address.wrapping_sub(RINGS_START);
+                self.region.write(at, &part.octets)?;
+            }
+            let mut stride = [0; 1 << LOG_RECEIVE_STRIDE];
+            encode_receive(&mut stride, receive).map_err(|error| {
+                SetUpError::Build(kbtp_chain::BuildError::TooLong("receive", error))
+            })?;
+            let at = (n % (1 << LOG_RECEIVE)) << LOG_RECEIVE_STRIDE;
+            self.region.write(self.layout.receives + at, &stride)?;
+        }
+        self.armed = n.wrapping_add(1);
+        // The device may not see the receive WQE before the slot.
+        device.barrier();
+        Ok(())
+    }
+
+    fn post_receives<D: Device>(&self, device: &mut D) -> Result<(), SetUpError<D::Error>> {
+        let [.., high, low] = self.armed.to_be_bytes();
+        let record = QpDoorbell {
+            receive: u16::from_be_bytes([high, low]),
+            send: kbtp_mlx5::WqeIndex(0),
+        };
+        let [a, b, c, d, ..] = record.encode();
+        device.barrier();
+        let at = self.layout.client_doorbell + QpDoorbell::RECEIVE_AT as u64;
+        Ok(self.region.write(at, &[a, b, c, d])?)
+    }
+
+    /// Starts the loopback queue pair: it waits for the first request. Once, after the first slots were armed.
+    ///
+    /// # Errors
+    /// [`SetUpError`]; returns false, with nothing done, if the master has no room.
+    pub fn start<D: Device>(
+        &self,
+        device: &mut D,
+        master: &mut Master,
+    ) -> Result<bool, SetUpError<D::Error>> {
+        let head = self.template().worker.iter();
+        let head = head.take(usize::from(self.template().head));
+        let blocks = head.map(kbtp_chain::element::Element::basic_blocks).sum();
+        master.enable(device, self.worker, kbtp_mlx5::WqeIndex(blocks))
+    }
+
+    /// Slots whose completion went out, since the start; reads CQEs.
+    pub fn completed(&mut self) -> u64 {
+        while let Some(cqe) = self.client_cq.next() {
+            match cqe {
+                Cqe::Completed(_) => self.client_cqes = self.client_cqes.wrapping_add(1),
+                Cqe::Failed(_) => self.client_failed = true,
+            }
+        }
+        let each = self.template().cqes(Cq::Client).max(1) as u64;
+        self.client_cqes / each
+    }
+
+    /// Whether a send of the client's queue pair failed: the session is over.
+    #[must_use]
+    pub const fn client_failed(&self) -> bool {
+        self.client_failed
+    }
+
+    /// Octets that the request of slot `n` had, as its CQE says; `None` if that is no longer there or an error's.
+    pub(crate) fn received_len(&self, n: u64) -> Option<u32> {
+        let place = (n % (1 << LOG_CQ)) * Cqe::LEN as u64;
+        let mut octets = [0; Cqe::LEN];
+        self.receive_cqes.read(place, &mut octets).ok()?;
+        match Cqe::decode(&octets).ok()? {
+            Cqe::Completed(cqe) => Some(cqe.byte_count),
+            Cqe::Failed(_) => None,
+        }
+    }
+
+    /// Where an address of the rings lies in the session's memory.
+    pub(crate) const fn offset(address: u64) -> u64 {
+        address.wrapping_sub(RINGS_START)
+    }
+
+    /// Lets the rest of slot `n`, which rang for software, run: data and completion as they are in its WQEs. Gives its
+    /// receive WQE of the loopback queue pair back. Returns false, with nothing done, if the master has no room for both.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub fn resume<D: Device>(
+        &mut self,
+        device: &mut D,
+        master: &mut Master,
+        n: u64,
+    ) -> Result<bool, SetUpError<D::Error>> {
+        let end = |queue, by| {
+            let placement = self.placement();
+            let template = self.template();
+            let bound = bound_of(template, by)?;
+            let end = placement.end(template, queue, bound, n)?;
+            Some(Placement::index(end))
+        };
+        let (Some(client), Some(worker)) = (end(Queue::Client, "GO"), end(Queue::Worker, "PW"))
+        else {
+            return Ok(false);
+        };
+        if !master.enable(device, self.client, client)? {
+            return Ok(false);
+        }
+        self.bells = self.bells.wrapping_add(1);
+        self.write_bells()?;
+        // The second of two finds room: the queue has twice what counts as full.
+        master.enable(device, self.worker, worker)
+    }
+
+    /// Ends the session: queue pairs, keys and queues. Its memory stays known to the device until all its sessions end.
+    ///
+    /// # Errors
+    /// [`SetUpError`] for what could not be ended; the rest is tried all the same.
+    pub fn destroy<D: Device>(self, device: &mut D) -> Result<(), SetUpError<D::Error>> {
+        let mut first = Ok(());
+        let mut note = |result: Result<(), D::Error>, what| {
+            if let Err(source) = result
+                && first.is_ok()
+            {
+                first = Err(SetUpError::Device { what, source });
+            }
+        };
+        for qpn in [self.worker, self.client] {
+            note(device.destroy_qp(qpn), "ending a queue pair");
+        }
+        for cqn in self.cqns {
+            note(device.destroy_cq(cqn), "ending a completion queue");
+        }
+        for key in self.keys.into_iter().rev() {
+            note(device.destroy_key(key), "ending a key");
+        }
+        first
+    }
+}
+
+fn place(
+    layout: &MemoryLayout,
+    queues: &Queues,
+    (worker, client): (Qpn, Qpn),
+    keys: [Mkey; Key::ALL.len()],
+    sizes: Sizes,
+    session: u16,
+) -> Placement {
+    let [receive_cq, client_cq, worker_cq] = queues.places;
+    Placement {
+        session,
+        worker: QueuePlace {
+            qpn: worker,
+            address: RINGS_START,
+            log_size: LOG_WORKER,
+        },
+        client: QueuePlace {
+            qpn: client,
+            address: RINGS_START + layout.client_ring,
+            log_size: LOG_CLIENT,
+        },
+        receive_cq,
+        client_cq,
+        worker_cq,
+        scratch: RINGS_START + layout.scratch,
+        sink: RINGS_START + layout.sink,
+        mailbox: RINGS_START + layout.mailbox,
+        keys,
+        sizes,
+    }
+}
+
+fn sizes(target: &Target, plan: &SessionPlan) -> Sizes {
+    Sizes {
+        table_base: target.pool.table_base.0,
+        table_count: target.pool.table_count,
+        own_base: plan.own_base.0,
+        own_count: plan.own_count,
+        ring: target.pool.ring,
+    }
+}
+
+fn completion_queues<D: Device>(device: &mut D) -> Result<Queues, SetUpError<D::Error>> {
+    let doorbells = 3 * CQ_LEN;
+    let region = Region::anonymous(doorbells + 3 * 64, &PageOptions::default())?;
+    let memory = device
+        .register(&region)
+        .map_err(SetUpError::device("memory of completion queues"))?;
+    let mut make = |number: u64| {
+        let at = Place {
+            memory,
+            offset: number * CQ_LEN,
+        };
+        let doorbell = Place {
+            memory,
+            offset: doorbells + number * 64,
+        };
+        let cqn = create_cq(device, &region, at, doorbell, LOG_CQ)?;
+        Ok::<_, SetUpError<D::Error>>(CqPlace {
+            cqn,
+            address: at.offset,
+            log_size: LOG_CQ,
+        })
+    };
+    Ok(Queues {
+        places: [make(0)?, make(1)?, make(2)?],
+        region,
+        memory,
+    })
+}
+
+fn worker_qp<D: Device>(
+    device: &mut D,
+    target: &Target,
+    area: &Area,
+    layout: &MemoryLayout,
+    cqn: Cqn,
+) -> Result<Qpn, SetUpError<D::Error>> {
+    let attributes = QpAttributes {
+        domain: target.loopback,
+        send_cq: cqn,
+        receive_cq: target.punt_cqn,
+        send_ring: area.place(0),
+        log_send: LOG_WORKER,
+        receive_ring: area.place(layout.bells),
+        log_receive: LOG_BELLS,
+        log_stride: LOG_BELL_STRIDE,
+        doorbell: area.place(layout.worker_doorbell),
+        roles: Roles {
+            master: true,
+            managed_send: true,
+            managed_receive: false,
+        },
+        access: PeerAccess::ALL,
+        // Nothing that it moves is longer than a record.
+        log_message: 12,
+        rnr_retry: RNR_RETRY,
+        max_reads: MAX_READS,
+    };
+    device
+        .create_qp(&attributes)
+        .map_err(SetUpError::device("a loopback queue pair"))
+}
+
+fn client_qp<D: Device>(
+    device: &mut D,
+    target: &Target,
+    plan: &SessionPlan,
+    area: &Area,
+    layout: &MemoryLayout,
+    queues: &Queues,
+) -> Result<Qpn, SetUpError<D::Error>> {
+    let [receive_cq, client_cq, _] = queues.places;
+    let block = target.pool.block_size.0;
+    let log_message = u8::try_from(block.max(1).next_power_of_two().trailing_zeros()).unwrap_or(31);
+    let attributes = QpAttributes {
+        domain: target.client,
+        send_cq: client_cq.cqn,
+        receive_cq: receive_cq.cqn,
+        send_ring: area.place(layout.client_ring),
+        log_send: LOG_CLIENT,
+        receive_ring: area.place(layout.receives),
+        log_receive: LOG_RECEIVE,
+        log_stride: LOG_RECEIVE_STRIDE,
+        doorbell: area.place(layout.client_doorbell),
+        roles: Roles {
+            managed_send: true,
+            ..Roles::default()
+        },
+        access: plan.client_access,
+        // An entry whose Data Length is spoilt is a local error, not a leak.
+        log_message,
+        rnr_retry: RNR_RETRY,
+        max_reads: MAX_READS,
+    };
+    device
+        .create_qp(&attributes)
+        .map_err(SetUpError::device("a client's queue pair"))
+}
+
+/// Makes a session's keys.
+struct Keys<'a, D> {
+    device: &'a mut D,
+    target: &'a Target,
+    profile: &'a Profile,
+    plan: &'a SessionPlan,
+    area: &'a Area,
+    layout: &'a MemoryLayout,
+    queues: &'a Queues,
+    worker: Qpn,
+    made: Vec<Mkey>,
+}
+
+impl<D: Device> Keys<'_, D> {
+    /// Each key, in the order of [`Key::ALL`].
+    fn create(&mut self) -> Result<[Mkey; Key::ALL.len()], SetUpError<D::Error>> {
+        let mut keys = [Mkey::default(); Key::ALL.len()];
+        for (slot, key) in keys.iter_mut().zip(Key::ALL) {
+            *slot = self.key(key)?;
+        }
+        Ok(keys)
+    }
+
+    fn key(&mut self, key: Key) -> Result<Mkey, SetUpError<D::Error>> {
+        let shared = match key {
+            Key::Header => self.target.tables.header,
+            Key::Generation => self.target.tables.generation,
+            Key::NextGeneration => self.target.tables.next_generation,
+            Key::Completed => self.target.tables.completed,
+            Key::RecordsWithData => self.profile.records.with_data,
+            Key::RecordsWithout => self.profile.records.without,
+            Key::Punt => self.profile.records.punt,
+            Key::Received => self.profile.records.received,
+            Key::Table => self.target.table,
+            Key::Sequence => self.target.sequence,
+            Key::BlockOffset => self.target.block_offset,
+            Key::Pool => self.target.blocks,
+            // The client brings its own.
+            Key::Client => Mkey::default(),
+            Key::Rings | Key::RingsClient | Key::Cqes | Key::Counters => {
+                return self.own(key);
+            }
+            Key::OwnWord | Key::OwnBinding => return self.entries(key),
+        };
+        Ok(shared)
+    }
+
+    fn made(&mut self, key: Mkey) -> Mkey {
+        self.made.push(key);
+        key
+    }
+
+    fn own(&mut self, key: Key) -> Result<Mkey, SetUpError<D::Error>> {
+        let rights = key.rights();
+        let loopback = self.target.loopback;
+        let rings = Layout::Plain(self.area.place(0));
+        let rings_len = self.layout.keyed;
+        let counters = [
+            Klm {
+                len: 128,
+                mkey: self.target.meta,
+                address: self.target.pool.counters_at,
+            },
+            Klm {
+                len: 64,
+                mkey: self.area.base,
+                address: self.layout.dummy,
+            },
+        ];
+        let attributes = match key {
+            Key::Rings => KeyAttributes {
+                qpn: Some(self.worker),
+                ..KeyAttributes::new(loopback, rights, RINGS_START, rings_len, rings)
+            },
+            Key::RingsClient => {
+                KeyAttributes::new(self.target.client, rights, RINGS_START, rings_len, rings)
+            }
+            Key::Counters => {
+                KeyAttributes::new(loopback, rights, 0, DUMMY_AT + 64, Layout::List(&counters))
+            }
+            _ => {
+                let cqes = Layout::Plain(Place {
+                    memory: self.queues.memory,
+                    offset: 0,
+                });
+                KeyAttributes::new(loopback, rights, 0, 3 * CQ_LEN, cqes)
+            }
+        };
+        let made = create(self.device, "a session's key", &attributes)?;
+        Ok(self.made(made))
+    }
+
+    /// A view of the session's own entries: their first word, or the rest.
+    fn entries(&mut self, key: Key) -> Result<Mkey, SetUpError<D::Error>> {
+        let (skip, len) = match key {
+            Key::OwnWord => (0, 4),
+            _ => (4, 12),
+        };
+        let sizes = sizes(self.target, self.plan);
+        let size = |value| SetUpError::Size {
+            what: "a session's handles",
+            value,
+        };
+        let last = self.plan.own_base.0.checked_add(self.plan.own_count);
+        let row = self.plan.own_base.0.checked_sub(sizes.table_base);
+        let table_end = sizes.table_base.checked_add(sizes.table_count);
+        let (Some(row), true) = (row, last.is_some() && last <= table_end) else {
+            return Err(size(self.plan.own_base.0));
+        };
+        let (start, _) = key.range(&sizes).ok_or_else(|| size(sizes.own_base))?;
+        let view = View {
+            domain: self.target.loopback,
+            rights: key.rights(),
+            start,
+            rows: sizes.own_count,
+            base: self.target.meta,
+            at: self.target.pool.table_at + row * 16 + skip,
+            stride: 16,
+            len,
+            pad: (self.area.base, self.layout.pad),
+        };
+        let made = view.create(self.device, "a session's entries")?;
+        Ok(self.made(made))
+    }
+}
+
+/// The end of what a `SEND_EN` of a template enables, if it has one of this name.
+fn bound_of(template: &Template, name: &str) -> Option<Bound> {
+    let found = template.enables().find(|(one, ..)| *one == name);
+    found.map(|(_, _, bound)| bound)
+}

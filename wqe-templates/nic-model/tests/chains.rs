@@ -1,0 +1,43 @@
+//! Both profiles' chains on the model, against what the protocol says.
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+mod common;
+#[cfg(test)]
+#[path = "common/drive.rs"]
+mod drive;
+
+#[cfg(test)]
+mod tests {
+    use super::common::{ALLOC, FREE, LOAD, STORE, Setup};
+    use super::drive::run;
+    use kbtp_nic_model::Schedule;
+
+    const SCHEDULES: [Schedule; 3] = [Schedule::Random, Schedule::Eager, Schedule::Withhold];
+
+    #[test]
+    fn random_requests_do_what_the_protocol_says() {
+        for schedule in SCHEDULES {
+            for seed in 0..4 {
+                let drive = run(&Setup::new(schedule, seed, 1), 200)
+                    .unwrap_or_else(|error| panic!("{schedule:?}, seed {seed}: {error}"));
+                for opcode in [LOAD, STORE, ALLOC, FREE] {
+                    assert!(drive.served[&opcode] > 0, "{opcode}: {:?}", drive.served);
+                }
+                assert!(drive.refused > 20);
+            }
+        }
+    }
+
+    #[test]
+    fn readers_load_what_others_store() {
+        for schedule in SCHEDULES {
+            for seed in 0..4 {
+                let setup = Setup::new(schedule, seed, 1).readers(2);
+                let drive = run(&setup, 200)
+                    .unwrap_or_else(|error| panic!("{schedule:?}, seed {seed}: {error}"));
+                assert!(drive.served[&LOAD] > 20, "{:?}", drive.served);
+            }
+        }
+    }
+}
