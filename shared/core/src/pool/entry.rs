@@ -123,3 +123,88 @@ fn same<W: Word32>(words: Words<'_, W>, entry: &TableEntry) -> bool {
     let [before, ..] = entry.to_words();
     u32::from_be(control.load(Relaxed)) == before
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::sync::atomic::Ordering;
+
+    /// A word that another party writes between any two reads.
+    struct Scripted(RefCell<Vec<u32>>);
+
+    impl Scripted {
+        /// Reads give these in turn, as many as there are.
+        fn new(reads: &[u32]) -> Self {
+            Self(RefCell::new(reads.iter().rev().copied().collect()))
+        }
+
+        fn left(&self) -> usize {
+            self.0.borrow().len()
+        }
+    }
+
+    impl Word32 for Scripted {
+        fn load(&self, _: Ordering) -> u32 {
+            self.0.borrow_mut().pop().unwrap().to_be()
+        }
+        fn store(&self, _: u32, _: Ordering) {
+            panic!("a reader writes nothing");
+        }
+        fn fetch_add(&self, _: u32, _: Ordering) -> u32 {
+            panic!("a reader writes nothing");
+        }
+        fn fetch_sub(&self, _: u32, _: Ordering) -> u32 {
+            panic!("a reader writes nothing");
+        }
+        fn fetch_or(&self, _: u32, _: Ordering) -> u32 {
+            panic!("a reader writes nothing");
+        }
+        fn exchange(&self, _: u32, _: u32) -> bool {
+            panic!("a reader writes nothing");
+        }
+    }
+
+    fn control(generation: u16) -> u32 {
+        let entry = TableEntry {
+            flags: EntryFlags::VALID.union(EntryFlags::SEALED),
+            generation: Generation::new(generation),
+            data_len: ByteLen(0),
+            block: BlockOffset(0),
+        };
+        let [control, ..] = entry.to_words();
+        control
+    }
+
+    /// Reads an entry whose first word is, read after read, of these generations; what is left of them.
+    fn read_while(generations: [u16; 6]) -> (TableEntry, usize) {
+        let first = Scripted::new(&generations.map(control));
+        let [len, high, low] = [7, 1, 0x2000].map(|word| Scripted::new(&[word; 3]));
+        (read([&first, &len, &high, &low]), first.left())
+    }
+
+    #[test]
+    fn an_entry_that_stands_still_is_read_once() {
+        let (entry, left) = read_while([5; 6]);
+        assert!(entry.is_valid() && entry.is_sealed());
+        assert_eq!(entry.generation, Generation::new(5));
+        assert_eq!(entry.data_len, ByteLen(7));
+        assert_eq!(entry.block, BlockOffset(0x1_0000_2000));
+        assert_eq!(left, 4);
+    }
+
+    #[test]
+    fn an_entry_that_changes_is_read_again() {
+        let (entry, left) = read_while([5, 6, 7, 8, 9, 9]);
+        assert!(entry.is_valid());
+        assert_eq!((entry.generation, left), (Generation::new(9), 0));
+    }
+
+    /// It was unbound in between: a reader that is overtaken each time does not go on for ever.
+    #[test]
+    fn an_entry_that_changes_under_every_try_was_unbound() {
+        let (entry, left) = read_while([5, 6, 7, 8, 9, 10]);
+        assert_eq!(entry.flags, EntryFlags::NONE);
+        assert_eq!((entry.generation, left), (Generation::new(9), 0));
+    }
+}
