@@ -207,4 +207,30 @@ mod tests {
         assert_eq!(entry.flags, EntryFlags::NONE);
         assert_eq!((entry.generation, left), (Generation::new(9), 0));
     }
+
+    /// A load that finds another Generation, or the entry unbound, sends nothing; a seal in between changes nothing.
+    #[test]
+    fn an_entry_is_still_the_same_if_it_was_only_sealed() {
+        let entry = |flags, generation| TableEntry {
+            flags,
+            generation: Generation::new(generation),
+            ..TableEntry::UNBOUND
+        };
+        let unsealed = EntryFlags::VALID;
+        let sealed = unsealed.union(EntryFlags::SEALED);
+        let before = entry(unsealed, 5);
+        for (flags, generation, same) in [
+            (unsealed, 5, true),
+            (sealed, 5, true),
+            (unsealed, 6, false),
+            (EntryFlags::NONE, 5, false),
+            (EntryFlags::NONE, 6, false),
+        ] {
+            let [now, ..] = entry(flags, generation).to_words();
+            let first = Scripted::new(&[now]);
+            let others = Scripted::new(&[]);
+            let words = [&first, &others, &others, &others];
+            assert_eq!(still(words, &before), same, "{flags:?} {generation}");
+        }
+    }
 }
