@@ -3,8 +3,8 @@
 use super::*;
 use crate::pool::{Domain, Home};
 use crate::{BlockIndex, Contents, Geometry, TenantKey};
-use kbtp_memory::{PageOptions, Region};
-use kbtp_wire::{BlockOffset, ByteLen};
+use kbtp_memory::{PageOptions, Region, crc32c};
+use kbtp_wire::{BlockOffset, ByteLen, Nonce};
 
 const BLOCKS: u32 = 16;
 const HANDLES: u64 = 1024;
@@ -250,4 +250,132 @@ fn limits_may_be_reached() {
     );
     assert_eq!(wrong(|c| c.inline_max = 65_537), ("inline_max", 65_537));
     assert_eq!(wrong(|c| c.default_quota = 0), ("default_quota", 0));
+}
+
+/// The number of a domain is kept with each block and in range records, so it follows from the name alone: the CRC32C of
+/// it, unless that means something else or is another tenant's. The odd names have the CRC32C that is told.
+#[test]
+fn domains_follow_from_names_and_are_never_shared_by_chance() {
+    let memory = Memory::new();
+    let shared = memory.format();
+    let domains = |names: &[&str]| {
+        let mut directory = Directory::new(config(names), &shared.pool).unwrap();
+        let number = |name: &&str| {
+            let tenant = directory.tenants.of_record(name);
+            directory.tenants.domain(tenant).0
+        };
+        names.iter().map(number).collect::<Vec<u32>>()
+    };
+    let red = crc32c::crc32c(b"red");
+    let as_red = "THequICKbRoWNfOxJUmPSoVerTHelAzYdogs";
+    let behind_red = "THequICkBRoWnFoXJuMpSOVERTHeLaZYdogs";
+    assert_eq!(domains(&["red"]), [red]);
+    assert_eq!(domains(&["red", as_red]), [red, red + 1]);
+    assert_eq!(domains(&[as_red, "red"]), [red, red + 1]);
+    assert_eq!(
+        domains(&[behind_red, "red", as_red]),
+        [red + 1, red, red + 2]
+    );
+    // 0 is nobody, 1 all that are marked shared, all ones anybody.
+    let zero = "theQUIckbrowNfOXJuMpsOVERtHelAzYdogs";
+    let one = "theQUIcKBrownFoxJUmPsoVertHeLaZYdogs";
+    let ones = "theQuIcKbROWnFOXjumPSovErThELazydogs";
+    for name in [zero, one, ones] {
+        assert_eq!(domains(&[name]), [2], "{name}");
+    }
+}
+
+/// Who has no key cannot prove to be anybody, and the key that stands in for it opens nothing.
+//= test kbtp-p7-not-authorized-hello
+#[test]
+fn a_proof_needs_a_name_and_a_key() {
+    let keyless = TenantConfig {
+        key: None,
+        ..tenant("keyless")
+    };
+    let tenants = vec![tenant("red"), tenant(""), keyless];
+    let config = DirectoryConfig {
+        tenants,
+        ..config(&[])
+    };
+    let shared = Memory::new().format();
+    let directory = Directory::new(config, &shared.pool).unwrap();
+    let (initiator, challenge) = (InitiatorId([1; 16]), Challenge([2; 32]));
+    let opens = |name: Option<&str>, key: TenantKey, named: &str| {
+        let nonce = Nonce([3; 16]);
+        let mac = crate::auth::mac(&key, &challenge, &nonce, &initiator, named);
+        let auth = Auth { nonce, mac };
+        let found =
+            directory.authenticate(AuthMode::Hmac, &challenge, &initiator, name, Some(&auth));
+        found.is_some()
+    };
+    let no_key = || TenantKey::new([0_u8; 32]);
+    assert!(opens(Some("red"), TenantKey::new("red"), "red"));
+    assert!(opens(Some(""), TenantKey::new(""), ""));
+    assert!(!opens(None, TenantKey::new(""), ""), "no Tenant TLV");
+    assert!(
+        !opens(Some("red"), TenantKey::new("blue"), "red"),
+        "another key"
+    );
+    assert!(
+        !opens(Some("red"), TenantKey::new("red"), "blue"),
+        "another name"
+    );
+    assert!(!opens(Some("keyless"), no_key(), "keyless"));
+    assert!(!opens(Some("keyless"), TenantKey::new("red"), "keyless"));
+    assert!(!opens(Some("nobody"), no_key(), "nobody"));
+    let without = directory.authenticate(AuthMode::Hmac, &challenge, &initiator, Some("red"), None);
+    assert_eq!(without, None);
+}
+
+/// The rows of a range in the middle go back where they were.
+//= test kbtp-p8-empty-range-released
+#[test]
+fn rows_that_were_given_back_are_given_out_again() {
+    let shared = Memory::new().format();
+    let mut directory = Directory::new(config(&["red"]), &shared.pool).unwrap();
+    let first_rows = |directory: &mut Directory, ids: &[u64], handles| {
+        let rows = |id: &u64| granted(open(directory, &shared, *id, "red", handles)).first_row;
+        ids.iter().map(rows).collect::<Vec<u64>>()
+    };
+    assert_eq!(first_rows(&mut directory, &[1, 2, 3], 128), [0, 128, 256]);
+    let domain = granted_domain(&directory);
+    assert!(shared.pool.is_of(128, domain) && shared.pool.is_of(255, domain));
+    directory.close(Time(1), &shared, SessionId(2), 0);
+    assert!(!shared.pool.is_of(128, domain) && !shared.pool.is_of(255, domain));
+    assert!(shared.pool.is_of(127, domain) && shared.pool.is_of(256, domain));
+    assert_eq!(first_rows(&mut directory, &[4], 128), [128]);
+    directory.close(Time(1), &shared, SessionId(4), 0);
+    // Half of it, and the other half.
+    assert_eq!(first_rows(&mut directory, &[5], 64), [128]);
+    directory.close(Time(1), &shared, SessionId(5), 0);
+    assert_eq!(first_rows(&mut directory, &[6], 64), [128]);
+}
+
+fn granted_domain(directory: &Directory) -> Domain {
+    let (tenant, _) = directory.ranges.keys().next().unwrap();
+    directory.tenants.domain(*tenant)
+}
+
+/// Should a session tell of more than it has bound, nobody else's block is freed for it.
+//= test kbtp-p8-lease-keeps-bindings
+#[test]
+fn a_range_that_is_released_ends_where_the_next_one_begins() {
+    let shared = Memory::new().format();
+    let mut directory = Directory::new(config(&["red"]), &shared.pool).unwrap();
+    let first = granted(open(&mut directory, &shared, 1, "red", 64));
+    let second = granted(open(&mut directory, &shared, 2, "red", 64));
+    assert_eq!((first.first_row, second.first_row), (0, 64));
+    store(&shared, 63, first.domain);
+    store(&shared, 64, second.domain);
+    directory.close(Time(1), &shared, SessionId(1), 2);
+    let over = Time(1).after_ms(60_000);
+    directory.poll(Time(over.0 - 1), &shared);
+    assert_eq!(shared.pool.audit().bound, 2);
+    directory.poll(over, &shared);
+    assert!(!shared.pool.entry(63).is_valid());
+    assert!(shared.pool.entry(64).is_valid());
+    let summary = directory.summary();
+    assert_eq!((summary.ranges, summary.committed), (1, 4));
+    assert_eq!(directory.next_timeout(), None);
 }

@@ -292,4 +292,50 @@ mod tests {
             }
         }
     }
+
+    /// A ticket is abandoned at most a quarter of its time late; who has none to watch is not woken.
+    //= test kbtp-3.4-ticket-timeout
+    #[test]
+    fn it_looks_four_times_within_a_timeout() {
+        let order = RingOrder::new(6).unwrap();
+        let new = |stags| Tickets::new(PartitionId(2), order, 1000, stags, Time(5));
+        assert_eq!(new(None).look_at(), None);
+        let stags = [1, 2, 3].map(Stag);
+        let mut tickets = new(Some(stags));
+        assert_eq!(tickets.look_at(), Some(Time(5).after_ms(250)));
+        tickets.stags = None;
+        tickets.plan(Time(6));
+        assert_eq!(tickets.look_at(), None);
+        tickets.see(Time(7), Ticket(1)).unwrap();
+        tickets.plan(Time(7));
+        assert_eq!(tickets.look_at(), Some(Time(7).after_ms(250)));
+        tickets.open[0].lost = true;
+        tickets.plan(Time(8));
+        assert_eq!(tickets.look_at(), Some(Time(8).after_ms(SETTLE_RETRY_MS)));
+        assert_eq!(tickets.partition(), PartitionId(2));
+        assert_eq!(tickets.home(), Home::Partition(PartitionId(2)));
+    }
+
+    //= test kbtp-3.4-over-quota-terminate
+    #[test]
+    fn no_more_tickets_are_open_than_there_are_slots() {
+        let mut tickets = tickets();
+        tickets.see(Time(1), Ticket(64)).unwrap();
+        assert_eq!(tickets.open(), 64);
+        let end = tickets.see(Time(1), Ticket(65)).unwrap_err();
+        assert!(
+            matches!(
+                end,
+                SessionEnd::Tickets {
+                    taken: 65,
+                    slots: 64
+                }
+            ),
+            "{end:?}"
+        );
+        assert_eq!(tickets.open(), 64);
+        tickets.bound(Ticket(3));
+        tickets.see(Time(1), Ticket(65)).unwrap();
+        assert_eq!(tickets.open(), 64);
+    }
 }
