@@ -191,6 +191,7 @@ impl<S: Stream> Engine<S> {
             return;
         };
         self.sessions.insert(id, token);
+        //= rfc5044-7.1.2-user-timeout
         let deadline = now.after_ms(self.times.handshake);
         self.timers.set(TimerKey::Handshake(token), deadline);
         self.worker.metrics.half_open.add(1);

@@ -28,6 +28,9 @@ impl Sources {
         let source = kbtp_iwarp_tcp::source(peer);
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.entry(source).or_insert(0);
+        //= rfc5040-8.1.2-fair-share
+        //= rfc5041-8.3.2-fair-share
+        //= rfc5042-7.2-fair-share
         if *count >= most {
             return None;
         }
@@ -74,6 +77,9 @@ mod tests {
 
     #[test]
     fn a_source_has_so_many_places_and_others_have_theirs() {
+        //= test rfc5040-8.1.2-fair-share
+        //= test rfc5041-8.3.2-fair-share
+        //= test rfc5042-7.2-fair-share
         let sources = Arc::new(Sources::default());
         let peer = |text: &str| text.parse::<SocketAddr>().unwrap();
         let first = sources.take(&peer("192.0.2.1:1"), 2).unwrap();

@@ -25,6 +25,7 @@ impl Role {
             remote_read: matches!(self, Self::Source),
             remote_write: matches!(self, Self::Sink),
             remote_atomic: false,
+            //= rfc5042-6.3.3-read-no-longer-than-needed
             remote_invalidate: invalidate,
             local_write: matches!(self, Self::Sink),
         }

@@ -365,6 +365,7 @@ fn a_buffer_is_within_reach_of_the_last_client_it_served() {
 
 #[test]
 fn stags_can_serve_once() {
+    //= test rfc5042-6.3.3-read-no-longer-than-needed
     let (_, dial) = target(4);
     let mut client = Client::connect_with(dial, options().invalidate(true)).unwrap();
     let (handle, _) = client.handles();

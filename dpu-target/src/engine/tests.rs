@@ -529,6 +529,7 @@ fn a_stream_holds_a_place_of_its_source_until_its_hello_is_answered() {
 
 #[test]
 fn a_stream_without_hello_is_cut_in_time() {
+    //= test rfc5044-7.1.2-user-timeout
     let mut rig = Rig::new(1);
     let script = rig.accept(0);
     rig.settle();

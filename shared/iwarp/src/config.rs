@@ -84,6 +84,7 @@ impl Default for Config {
             outbound_reads: 64,
             inbound_reads: 64,
             //= rfc5044-4.4-crc-default
+            //= rfc5044-4.4-crc-suppression
             crc: true,
             markers: false,
             //= kbtp-9.1-enhanced-connection
@@ -175,6 +176,7 @@ mod tests {
     #[test]
     fn the_default_is_within_its_bounds_and_has_crcs() {
         //= test rfc5044-4.4-crc-default
+        //= test rfc5044-4.4-crc-suppression
         let config = Config::default();
         assert!(config.check().is_ok());
         assert!(config.crc);

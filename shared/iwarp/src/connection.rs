@@ -52,6 +52,12 @@ pub enum Action {
 //= exception rfc5041-6.2.1-data-after-close: TCP brings no octets after the peer's FIN
 //= exception rfc5042-6.4.3.1-fair-share: each stream has receive slots of its own
 //= exception rfc6581-9.3-local-error: all resources are there before a frame goes out, so that no local error arises
+//= exception rfc5041-6.2.2-transfer-after-error: RFC 5040, section 5.4, lets nothing follow a Terminate
+//= exception rfc5041-6.2.2-no-own-termination: DDP and RDMAP are one object here; RDMAP, its user, asks at once
+//= exception rfc5041-8.2-protection-domains: each stream is a protection domain of its own, so that the two ties are one
+//= exception rfc5044-5.1-fpdu-starts-segment: a socket does not say where segments start; with FPDUs of a segment each and no delay they mostly do at FPDUs
+//= exception rfc5044-7.1.2-rejected-tcp-stays: nothing here uses a connection without RDMAP; both ends close it
+//= exception rfc5044-5.1-mulpdu-of-segment: only where it is asked for; longer FPDUs cost fewer CRCs and calls
 /// One RDMAP Stream.
 ///
 /// A transport reads into [`recv_vec`](Self::recv_vec) and calls [`handle_received`](Self::handle_received), sends
@@ -349,6 +355,7 @@ impl Connection {
 
     /// The connection broke.
     pub fn handle_broken(&mut self, error: io::Error) {
+        //= rfc5041-7-errors-passed-up
         self.end_with(StreamError::Connection { source: error });
         self.apply(Input::Broken);
     }
@@ -519,6 +526,7 @@ impl Connection {
             return;
         }
         match how {
+            //= rfc5041-6.2.1-all-sent-before-close
             CloseReason::Graceful => {
                 if self.startup != Startup::Established {
                     self.end_with(StreamError::ClosedHere);

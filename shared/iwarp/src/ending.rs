@@ -48,6 +48,8 @@ impl Connection {
             self.startup = Startup::Failed;
         }
         self.complete();
+        //= rfc5040-6.2.1-outstanding-in-error
+        //= rfc5041-6.2.2-outstanding-in-error
         while let Some(id) = self.queue.flush() {
             self.events.push_back(Event::Done {
                 id,
@@ -76,8 +78,14 @@ impl Connection {
         if told && self.state != State::Terminating {
             //= rfc5040-7.1-terminate-sent
             //= rfc7306-8.1-terminate-sent
+            //= rfc5040-6.2.1-terminate-on-error
+            //= rfc5041-7.1-error-report
+            //= rfc5041-7.1-one-more-message
+            //= rfc5044-8-codes-told
             self.sending.terminate = Some(TerminateOctets::new(fault.cause, culprit));
         }
+        //= rfc5040-6.2.1-terminate-gets-out
+        //= rfc5044-8-no-close-by-mpa
         self.apply(if told {
             Input::FaultTold
         } else {

@@ -47,6 +47,8 @@ impl InboundQueue {
     }
 
     pub(crate) fn is_full(&self) -> bool {
+        //= rfc5040-8.1.1-read-cap
+        //= rfc5042-6.4.3.3-read-cap
         self.requests.len() >= self.depth
     }
 

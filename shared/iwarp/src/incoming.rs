@@ -312,6 +312,7 @@ impl Incoming {
         }
         //= rfc5044-8-errors-detected
         let pointer = u32::from(Marker::decode(self.marker).fpdu_pointer);
+        //= rfc5044-8-marker-mismatch
         if pointer != self.from_start & 0xFFFC {
             self.verdict.get_or_insert(Fault::new(
                 TerminateCause::Mpa(MpaCode::MarkerMismatch),

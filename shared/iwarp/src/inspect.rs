@@ -233,6 +233,7 @@ impl Connection {
     /// Octets in the buffer for the next message of a queue; taken if need be.
     fn buffer_room(&mut self, queue: QueueNumber) -> Result<u32, Fault> {
         const NO_BUFFER: Fault = untagged(
+            //= rfc5041-7.1-no-buffer-is-a-fault
             DdpUntaggedCode::NoBuffer,
             "more messages come than there are buffers",
         );

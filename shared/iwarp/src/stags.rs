@@ -145,6 +145,7 @@ impl StagTable {
             let Draws { round, dealt } = self.advance(entry, order_bits);
             //= rfc5040-8.1.1-stag-unpredictable
             //= rfc5042-6.1.1-slow-reuse
+            //= rfc5040-8.1.1-stag-sparse
             let number = self.key.permute(tweak(entry, round), order_bits, dealt);
             let high = u64::from(round & 1) << order_bits | u64::from(number);
             let low = u64::from(u32::from(entry) ^ self.cover);
@@ -182,6 +183,7 @@ impl StagTable {
     //= rfc5040-8.1.1-stream-scope
     //= rfc5042-6.1.1-stream-scope
     //= rfc5042-6.4.5-no-shared-stag
+    //= rfc5040-8.1.1-no-shared-stag
     fn get(&self, stag: Stag) -> Option<&Entry> {
         match self.entries.get(usize::from(self.entry_of(stag))) {
             Some(entry @ (Entry::Live(found, _) | Entry::Retired(found))) if *found == stag => {

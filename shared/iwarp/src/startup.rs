@@ -186,6 +186,7 @@ pub(crate) fn reply(
             });
         //= rfc6581-9.2-responder-flags
         let peer_to_peer = asked.peer_to_peer.map(|wanted| {
+            //= rfc6581-9.2-each-common-rtr
             let common = RtrKinds {
                 send: wanted.send && config.rtr.send,
                 write: wanted.write && config.rtr.write,
@@ -207,6 +208,7 @@ pub(crate) fn reply(
     let flags = StartupFlags {
         markers: config.markers,
         crc: agreed.crc,
+        //= rfc5044-7.1.2-reply-tells
         rejected,
         //= rfc6581-10-answer-in-kind
         enhanced: answer.is_some(),

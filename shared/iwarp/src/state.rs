@@ -157,6 +157,8 @@ impl State {
             (_, Input::FaultTold | Input::FaultUntold) => (Self::Ended, CLOSE),
 
             // Closing in order.
+            //= rfc5041-6.2.1-close-other-half
+            //= rfc5041-6.2.1-inbound-after-own-end
             (Self::Established | Self::Answering, Input::Close) => (Self::Closing, TIMER),
             (
                 Self::Closing | Self::Terminating | Self::HalfClosed | Self::Refusing,
@@ -173,6 +175,7 @@ impl State {
             (Self::Terminating | Self::Refusing, Input::PeerEnd | Input::PeerCut) => {
                 (self, NOTHING)
             }
+            //= rfc5044-7.2-end-told
             (Self::Established, Input::PeerEnd) => (Self::Answering, TIMER),
             (Self::Answering | Self::Closing, Input::PeerEnd) => (self, NOTHING),
             (_, Input::PeerEnd | Input::PeerCut) => (Self::Ended, CLOSE),

@@ -89,6 +89,7 @@ impl Sending {
         //= rfc5041-5.2-segmented
         //= rfc5044-3-ulpdu-not-over
         // At least 128 - 18 octets. Large segments are whole pages, so that the payload keeps its alignment.
+        //= rfc5044-4.5-as-large-as-possible
         let room = usize::from(self.max_ulpdu).saturating_sub(header);
         let room = if room >= 8192 { room & !4095 } else { room };
         u16::try_from(left).map_or_else(
@@ -491,6 +492,7 @@ impl Connection {
             //= rfc5041-4.2-same-stag
             //= rfc5041-5.2-to-offset
             ulp: RdmapControl::encode(RdmapOpcode::Write),
+            //= rfc5041-5.3-segments-in-order
             stag: remote.stag,
             offset: TaggedOffset(remote.offset.0.wrapping_add(done.into())),
         };

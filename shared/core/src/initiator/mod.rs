@@ -596,6 +596,7 @@ const fn wanted(
 ) -> SessionCapabilities {
     let mut wanted = settings.without(SessionCapabilities::RECORD_COMPLETION);
     if !scratch || matches!(atomics, Atomics::None) {
+        //= rfc7306-1.1-use-agreed
         wanted = wanted.without(SessionCapabilities::DIRECT_ALLOC);
     }
     if !scratch {

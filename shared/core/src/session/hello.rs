@@ -363,6 +363,8 @@ fn expose_pool(shared: &Shared, exposer: &mut dyn Exposer) -> Option<[Stag; 2]> 
 //= kbtp-p6-ring-read-only
 //= kbtp-3.3-counter-not-read
 //= kbtp-6.6-initiator-never-writes-slots
+//= rfc5042-6.3.4-exact-bounds
+//= rfc7306-5-atomic-buffers-apart
 fn expose_partition(
     shared: &Shared,
     exposer: &mut dyn Exposer,

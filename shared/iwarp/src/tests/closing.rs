@@ -7,6 +7,7 @@ use kbtp_fabric::{CloseReason, PostError, StreamError, WorkId, WorkOutcome, Work
 
 #[test]
 fn closing_in_order_lets_everything_out() {
+    //= test rfc5041-6.2.1-all-sent-before-close
     //= test rfc5041-6.2.1-no-transfer-after-close
     let mut pair = Pair::default();
     let mine = region(1 << 20);
@@ -45,6 +46,7 @@ fn closing_in_order_lets_everything_out() {
 
 #[test]
 fn a_peer_that_closes_too_cuts_nothing_off() {
+    //= test rfc5041-6.2.1-close-other-half
     let mut pair = Pair::default();
     let mine = region(1 << 20);
     let theirs = region(1 << 20);
@@ -75,6 +77,7 @@ fn a_peer_that_closes_too_cuts_nothing_off() {
 /// The peer ends its sending and goes on reading: it gets the answers to all it has asked for.
 #[test]
 fn a_peer_that_has_said_its_last_word_is_answered() {
+    //= test rfc5044-7.2-end-told
     //= test rfc5041-6.2.1-half-closed
     let mut pair = Pair::default();
     let mine = region(1 << 20);
@@ -208,6 +211,7 @@ fn a_peer_that_closed_is_asked_for_nothing_more() {
 
 #[test]
 fn closing_in_order_waits_for_what_still_comes_in() {
+    //= test rfc5041-6.2.1-inbound-after-own-end
     let mut pair = Pair::default();
     let mine = region(1 << 20);
     let theirs = region(1 << 20);
@@ -274,6 +278,7 @@ fn an_idle_stream_closes_at_once() {
 
 #[test]
 fn an_abort_flushes_what_is_posted() {
+    //= test rfc5040-6.2.1-outstanding-in-error
     let mut pair = Pair::default();
     pair.a.post(WorkId(1), &send(b"x"), false).unwrap();
     pair.a.post(WorkId(2), &send(b"y"), true).unwrap();
@@ -289,6 +294,9 @@ fn an_abort_flushes_what_is_posted() {
 
 #[test]
 fn a_broken_connection_is_the_end() {
+    //= test rfc5040-6.2.1-outstanding-in-error
+    //= test rfc5041-6.2.2-outstanding-in-error
+    //= test rfc5041-7-errors-passed-up
     let mut pair = Pair::default();
     pair.a.post(WorkId(1), &send(b"x"), true).unwrap();
     pair.a

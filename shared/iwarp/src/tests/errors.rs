@@ -177,6 +177,8 @@ pub(super) fn refused(
 
 #[test]
 fn ddp_tagged_errors() {
+    //= test rfc5041-7.1-error-report
+    //= test rfc5041-7.1-one-more-message
     //= test rfc5041-4.2-stag-valid
     //= test rfc5041-8.3-exact-range
     //= test rfc5040-8.1.1-no-access-outside
@@ -315,6 +317,7 @@ fn ddp_untagged_errors_of_place_and_version() {
 
 #[test]
 fn more_sends_than_slots_are_refused() {
+    //= test rfc5041-7.1-no-buffer-is-a-fault
     //= test rfc5040-5.3-send-consumes-one
     let (mut forged, ..) = victim();
     for msn in 1..=2 {
@@ -330,6 +333,8 @@ fn more_sends_than_slots_are_refused() {
 
 #[test]
 fn more_reads_than_the_ird_are_refused() {
+    //= test rfc5040-8.1.1-read-cap
+    //= test rfc5042-6.4.3.3-read-cap
     //= test rfc5040-6.1-ird-not-exceeded
     //= test rfc5040-6.1-ird-ord-provided
     let (mut forged, stags, _memory) = victim();
@@ -348,6 +353,9 @@ fn more_reads_than_the_ird_are_refused() {
 
 #[test]
 fn a_wrong_crc_delivers_nothing() {
+    //= test rfc5040-6.2.1-terminate-on-error
+    //= test rfc5044-8-codes-told
+    //= test rfc5044-8-no-close-by-mpa
     //= test rfc5044-4.4-crc-implemented
     //= test rfc5044-6-verified-first
     //= test rfc5044-4.4-crc-verified
@@ -480,6 +488,8 @@ fn a_peer_that_closed_first_is_told_and_left() {
 
 #[test]
 fn whatever_comes_after_an_error_is_read_and_dropped() {
+    //= test rfc5044-8-nothing-after-error
+    //= test rfc5040-6.2.1-terminate-gets-out
     //= test rfc5041-7.1-cease-placing
     let (mut forged, ..) = victim();
     forged.say(&untagged(3, 9, b"x"));
@@ -532,6 +542,7 @@ fn a_terminate_that_cannot_go_out_is_given_up() {
 
 #[test]
 fn markers_that_lie_are_told() {
+    //= test rfc5044-8-marker-mismatch
     //= test rfc5044-8-errors-detected
     let config = Config {
         markers: true,

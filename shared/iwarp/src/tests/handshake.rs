@@ -50,6 +50,7 @@ fn the_request_waits_for_its_answer() {
 
 #[test]
 fn a_rejection_carries_private_data() {
+    //= test rfc5044-7.1.2-reply-tells
     //= test rfc5044-7.1.2-rejected
     let mut pair = Pair::new(&Config::default(), &Config::default());
     pair.settle();
@@ -261,6 +262,7 @@ fn a_peer_that_hangs_up_during_the_startup_is_an_error() {
 
 #[test]
 fn crcs_are_off_only_if_both_say_so() {
+    //= test rfc5044-4.4-crc-suppression
     //= test rfc5044-4.1-crc-not-checked
     //= test rfc5044-4.4-crc-if-either
     let on = Config::default();

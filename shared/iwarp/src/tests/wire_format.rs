@@ -102,6 +102,8 @@ fn sends() {
 
 #[test]
 fn writes() {
+    //= test rfc5041-5.3-segments-in-order
+    //= test rfc5044-4.5-as-large-as-possible
     //= test rfc5040-3.1-on-ddp
     //= test rfc5040-5.1-write-tagged
     //= test rfc5040-5.1-write-one-buffer
@@ -312,6 +314,7 @@ fn the_rtr_indication_is_the_first_fpdu() {
 
 #[test]
 fn control_flags_of_the_startup() {
+    //= test rfc6581-9.2-each-common-rtr
     //= test rfc6581-9.2-initiator-flags
     //= test rfc6581-9.2-responder-flags
     //= test rfc6581-9.2-client-server-zero
@@ -362,6 +365,7 @@ fn control_flags_of_the_startup() {
 
 #[test]
 fn an_stag_is_good_for_its_own_stream_only() {
+    //= test rfc5040-8.1.1-no-shared-stag
     //= test rfc5041-8.2-stream-association
     //= test rfc5040-8.1.1-stream-scope
     //= test rfc5042-6.1.1-stream-scope
@@ -381,6 +385,7 @@ fn an_stag_is_good_for_its_own_stream_only() {
 
 #[test]
 fn stags_follow_from_the_seed_and_from_nothing_else() {
+    //= test rfc5040-8.1.1-stag-sparse
     //= test rfc5040-8.1.1-stag-unpredictable
     let memory = region(4096);
     let mut seen = BTreeSet::new();

@@ -67,6 +67,7 @@ pub(crate) fn prepare(socket: &Socket, options: &TcpOptions) -> io::Result<()> {
     // costs 40 ms.
     socket.set_tcp_nodelay(true)?;
     if options.receive_buffer.is_none() {
+        //= rfc5041-a-receive-window
         kbtp_memory::raise_receive_window(socket.as_fd(), RECEIVE_WINDOW)?;
     }
     socket.set_tcp_keepalive(
@@ -122,6 +123,7 @@ mod tests {
 
     #[test]
     fn the_options_reach_the_socket() {
+        //= test rfc5041-a-receive-window
         let options = TcpOptions {
             user_timeout_ms: 1234,
             keepalive_idle_ms: 7000,

@@ -42,6 +42,7 @@ impl StreamOptions {
     /// The configuration of a stream on `socket`, which is connected.
     pub(crate) fn config_for(&self, socket: &Socket) -> io::Result<Config> {
         let mut config = self.rdma.clone();
+        //= rfc5044-5.1-mulpdu-of-segment
         if self.fpdu == FpduSize::Segment {
             // Whether the peer wants Markers is not known yet; leaving room for them costs 12 octets in 1460.
             let fits = mpa::max_ulpdu_len(socket.tcp_mss()?, true);

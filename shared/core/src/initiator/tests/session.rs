@@ -47,6 +47,7 @@ fn hello_asks_for_what_the_settings_say() {
 
 #[test]
 fn hello_asks_for_direct_modes_only_where_the_stream_has_what_they_need() {
+    //= test rfc7306-1.1-use-agreed
     let scratch = || {
         let pages = kbtp_memory::PageOptions::default();
         Some(Scratch {

@@ -175,6 +175,7 @@ fn no_block_is_lost_or_handed_out_twice() {
 
 //= test kbtp-3.3-counter-not-read
 //= test kbtp-p6-ring-read-only
+//= test rfc7306-5-atomic-buffers-apart
 #[test]
 fn counters_are_counted_up_and_never_read() {
     let target = subject();

@@ -96,6 +96,7 @@ fn a_ticket_over_the_quota_is_not_bound() {
 //= test kbtp-3.4-own-ring
 //= test kbtp-3.4-shared-ring
 //= test kbtp-6.4-return-to-its-ring
+//= test rfc5042-6.3.4-exact-bounds
 #[test]
 fn a_direct_session_has_blocks_of_its_own() {
     let target = subject();

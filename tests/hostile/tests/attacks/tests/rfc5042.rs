@@ -417,6 +417,7 @@ fn s6_4_3_3_more_reads_than_the_queue_is_deep() {
 
 //= test rfc5042-6.4.5-no-shared-stag
 //= test rfc5040-7.2-invalidate-stag-valid
+//= test rfc5040-8.1.1-no-shared-stag
 #[test]
 fn s6_4_5_remote_invalidate() {
     let no = TerminateCause::Protection(ProtectionCode::StagCannotBeInvalidated);

@@ -151,6 +151,7 @@ fn every_agreement_on_crcs_and_markers_on_both_families() {
     }
 }
 
+//= test rfc5044-5.1-mulpdu-of-segment
 #[test]
 fn fpdus_of_one_segment() {
     let options = StreamOptions {
