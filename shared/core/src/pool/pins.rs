@@ -90,6 +90,8 @@ fn claim(word: &impl Word32) -> Then {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kbtp_wire::{BlockOffset, ByteLen};
+    use std::cell::RefCell;
     use std::sync::atomic::AtomicU32;
 
     #[test]
@@ -123,5 +125,39 @@ mod tests {
         let word = AtomicU32::new(0);
         pin(&word);
         assert_eq!(unpin(&word), Then::Keep);
+    }
+
+    /// Pins what a row binds while another party frees it in between; `claimed`: whether that party has finished. What
+    /// was given back, and the pin word.
+    fn pin_against_a_free(claimed: bool) -> (Vec<u32>, u32) {
+        let entry: [AtomicU32; 4] = Default::default();
+        let words = entry.each_ref();
+        let first = entry::bound(None, BlockOffset(0x1000), ByteLen(1), true);
+        entry::bind(words, &first);
+        let word = AtomicU32::new(0);
+        let given_back = RefCell::new(Vec::new());
+        let block_of = |found: &TableEntry| {
+            assert_eq!(*found, first);
+            entry::unbind(words);
+            if claimed {
+                assert_eq!(set_freed(&word), Then::Return);
+            } else {
+                word.fetch_or(FREED, AcqRel);
+            }
+            Some((7, &word))
+        };
+        let valid_only = |found: &TableEntry| found.is_valid().then(|| block_of(found)).flatten();
+        let (found, pinned) = pin_bound(words, valid_only, |block| {
+            given_back.borrow_mut().push(block);
+        });
+        assert!(!found.is_valid());
+        assert_eq!(pinned, None);
+        (given_back.into_inner(), word.into_inner())
+    }
+
+    #[test]
+    fn who_pins_a_block_that_is_freed_meanwhile_returns_it_if_nobody_else_does() {
+        assert_eq!(pin_against_a_free(true), (vec![], 0));
+        assert_eq!(pin_against_a_free(false), (vec![7], 0));
     }
 }
