@@ -374,6 +374,23 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_is_bound_and_sealed_as_its_flags_say() {
+        let (valid, sealed) = (EntryFlags::VALID, EntryFlags::SEALED);
+        for (flags, expected) in [
+            (EntryFlags::NONE, (false, false)),
+            (valid, (true, false)),
+            (sealed, (false, true)),
+            (valid.union(sealed), (true, true)),
+        ] {
+            let entry = TableEntry {
+                flags,
+                ..TableEntry::UNBOUND
+            };
+            assert_eq!((entry.is_valid(), entry.is_sealed()), expected);
+        }
+    }
+
+    #[test]
     fn a_record_of_no_known_status_is_none() {
         let mut octets = [0; CompletionRecord::LEN];
         for status in [16, u8::MAX] {

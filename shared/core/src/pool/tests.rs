@@ -6,7 +6,7 @@ use crate::limits::CARVE_WINDOW;
 use crate::limits::RANGE_RECORD_LEN;
 use crate::pool::records::{RangeRecord, RecordSlot};
 use kbtp_memory::PageOptions;
-use kbtp_wire::{EntryFlags, Handle, RingCounter, RingOrder};
+use kbtp_wire::{EntryFlags, Handle, RingCounter, RingOrder, RingSlot};
 use std::sync::atomic::AtomicU64;
 
 /// A ring in ordinary memory.
@@ -595,6 +595,46 @@ fn a_partition_is_contiguous_and_goes_back_whole() {
         }
     );
     assert!(pool.carve(8, AtomicForm::Masked, OURS).is_some());
+}
+
+/// Where a partition's session is told to look is where its ring and its Head are.
+//= test kbtp-3.4-own-ring
+#[test]
+fn partitions_have_rings_and_counters_of_their_own() {
+    let pool = pool(16);
+    let ids = [2, 4, 3].map(|blocks| pool.carve(blocks, AtomicForm::Masked, OURS).unwrap());
+    let firsts = ids.map(|id| pool.partition_place(id).first.0);
+    assert_eq!(firsts, [0, 2, 6]);
+    for (taken, id) in (1..).zip(ids) {
+        let place = pool.partition_place(id);
+        for slot in 0..place.blocks {
+            let mut octets = [0; 16];
+            let at = place.ring + u64::from(slot) * 16;
+            pool.meta.read(at, &mut octets).unwrap();
+            let block = BlockIndex(place.first.0 + slot);
+            let expected = RingSlot {
+                sequence: Ticket(slot),
+                block: pool.geometry.offset_of(block),
+            };
+            assert_eq!(RingSlot::decode(&octets), expected, "{id:?}");
+        }
+        for _ in 0..taken {
+            pool.take(Home::Partition(id));
+        }
+        let head = pool.meta.u64_at(place.head).unwrap().load(Relaxed);
+        assert_eq!(RingCounter(head).ticket(), Ticket(taken), "{id:?}");
+        assert_eq!(pool.partition_head(id), Ticket(taken));
+    }
+    // Of two partitions of q and r blocks side by side, no slot is both's.
+    let ends = ids.map(|id| {
+        let place = pool.partition_place(id);
+        (place.ring, place.ring + place.order.ring_len())
+    });
+    assert!(
+        ends.windows(2).all(|pair| pair[0].1 <= pair[1].0),
+        "{ends:?}"
+    );
+    assert!(ends[2].1 <= pool.layout.table);
 }
 
 /// A free that waits for its slot when the session ends has its block in no slot.
