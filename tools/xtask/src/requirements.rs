@@ -55,6 +55,11 @@ impl Requirement {
     pub(crate) fn is_due(&self) -> bool {
         self.status == Status::Due
     }
+
+    /// Whether there may be reasons not to meet it.
+    pub(crate) fn is_should(&self) -> bool {
+        self.level.starts_with("SHOULD")
+    }
 }
 
 /// Reads every list in the tree; what is wrong with them goes to `findings`.
