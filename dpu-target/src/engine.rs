@@ -21,7 +21,7 @@ use kbtp_fabric::{Access, CloseReason, Stream, Time};
 use kbtp_iwarp_tcp::Interest;
 use kbtp_wire::{AuthMode, TaggedOffset};
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -108,6 +108,8 @@ pub(crate) struct Engine<S> {
     times: Times,
     streams: Slab<Conn<S>>,
     sessions: HashMap<SessionId, u64>,
+    /// Streams that have not said HELLO, oldest first.
+    silent: VecDeque<u64>,
     /// Streams whose turn it is.
     ready: VecDeque<u64>,
     timers: Timers,
@@ -125,6 +127,7 @@ impl<S: Stream> Engine<S> {
             times,
             streams: Slab::new(),
             sessions: HashMap::new(),
+            silent: VecDeque::new(),
             ready: VecDeque::new(),
             timers: Timers::default(),
             drain: Drain::No,
@@ -195,6 +198,7 @@ impl<S: Stream> Engine<S> {
         let deadline = now.after_ms(self.times.handshake);
         self.timers.set(TimerKey::Handshake(token), deadline);
         self.worker.metrics.half_open.add(1);
+        self.silent.push_back(token);
         let interest = Interest::READ;
         let Some(conn) = self.streams.get_mut(token) else {
             return;
@@ -260,6 +264,27 @@ impl<S: Stream> Engine<S> {
             && matches!(conn.stage, Stage::Replacing)
         {
             conn.replacement = Replacement::Gone;
+            self.enqueue(token);
+        }
+    }
+
+    /// Makes the oldest stream go that has not said HELLO, of this source if one is named, if it is old enough. Cost: a pass
+    /// over those streams.
+    //= rfc5042-6.4.2-idle-reaped
+    pub(crate) fn make_room(&mut self, source: Option<IpAddr>, now: Time) {
+        self.worker.metrics.room_made.increment();
+        let streams = &mut self.streams;
+        let found = self.silent.iter().copied().find(|token| {
+            streams.get_mut(*token).is_some_and(|conn| {
+                conn.stage == Stage::HalfOpen
+                    && conn.begun.after_ms(limits::SILENT_GRACE_MS) <= now
+                    && source.is_none_or(|from| kbtp_iwarp_tcp::source(&conn.peer) == from)
+            })
+        });
+        if let Some(token) = found
+            && let Some(conn) = self.streams.get_mut(token)
+        {
+            conn.close(EndReason::MadeRoom, CloseReason::Abort);
             self.enqueue(token);
         }
     }
@@ -396,6 +421,9 @@ impl<S: Stream> Engine<S> {
             return;
         };
         let before = std::mem::replace(&mut conn.noted, conn.stage);
+        if before == Stage::HalfOpen {
+            self.silent.retain(|silent| *silent != token);
+        }
         let stage = conn.stage;
         if !matches!(stage, Stage::HalfOpen | Stage::Replacing) {
             conn.place = None;
@@ -490,6 +518,9 @@ impl<S: Stream> Engine<S> {
             self.timers.clear(key);
         }
         self.sessions.remove(&conn.session.id());
+        if conn.noted == Stage::HalfOpen {
+            self.silent.retain(|silent| *silent != token);
+        }
         self.count(conn.noted, Stage::Closing(reason));
         self.worker.metrics.in_flight.sub(conn.unanswered());
         self.worker.metrics.pins.sub(conn.pins);

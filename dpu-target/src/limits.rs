@@ -15,6 +15,13 @@ pub const HALF_OPEN_MAX: u32 = 65_536;
 /// One source may have this part of the half-open streams, so that one that floods leaves room for the rest.
 pub const HALF_OPEN_SOURCES: usize = 4;
 
+/// How old a stream without its HELLO is before it can be made to go for a new one, in milliseconds (peer).
+pub const SILENT_GRACE_MS: u64 = kbtp_iwarp_tcp::limits::SILENT_GRACE_MS;
+
+/// The last part of the half-open streams, of all and of a source: once only these are left, each new stream makes one that
+/// is old enough go.
+pub const HALF_OPEN_LAST: usize = 8;
+
 /// Smallest block, in octets: the core's limit.
 pub const BLOCK_SIZE_MIN: u64 = kbtp_core::limits::BLOCK_SIZE_MIN as u64;
 

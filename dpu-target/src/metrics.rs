@@ -90,6 +90,8 @@ pub(crate) enum EndReason {
     Connection,
     /// No HELLO came in time.
     HandshakeTimeout,
+    /// It had not said HELLO when others needed its place.
+    MadeRoom,
     /// A new session of the same pair took its place.
     Replaced,
     /// The target drains.
@@ -99,7 +101,7 @@ pub(crate) enum EndReason {
 }
 
 impl EndReason {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::PeerClosed,
         Self::PeerTerminated,
         Self::TransportProtocol,
@@ -107,6 +109,7 @@ impl EndReason {
         Self::Refused,
         Self::Connection,
         Self::HandshakeTimeout,
+        Self::MadeRoom,
         Self::Replaced,
         Self::Drained,
         Self::Internal,
@@ -123,6 +126,7 @@ impl EndReason {
             Self::Refused => "refused",
             Self::Connection => "connection",
             Self::HandshakeTimeout => "handshake_timeout",
+            Self::MadeRoom => "made_room",
             Self::Replaced => "replaced",
             Self::Drained => "drained",
             Self::Internal => "internal",
@@ -131,10 +135,11 @@ impl EndReason {
 }
 
 /// What can become of a connection before it is a worker's, as labels.
-pub(crate) const CONNECTION_RESULTS: [&str; 6] = [
+pub(crate) const CONNECTION_RESULTS: [&str; 7] = [
     "established",
     "over_half_open",
     "over_source",
+    "made_room",
     "rejected",
     "failed",
     "no_descriptor",
@@ -168,6 +173,9 @@ pub(crate) struct WorkerMetrics {
     pub(crate) dealt: Counter,
     /// Of those, how many have ended.
     pub(crate) gone: Counter,
+    /// How often the control thread asked this worker to make room, and how often it has looked.
+    pub(crate) room_asked: Counter,
+    pub(crate) room_made: Counter,
 }
 
 impl WorkerMetrics {

@@ -17,6 +17,12 @@ pub(crate) fn places_of(peer: &SocketAddr, half_open: usize) -> usize {
     half_open.checked_div(sources).unwrap_or(0).max(1)
 }
 
+/// Whether few of `most` places are left when so many are taken: then one that is silent makes room for the next.
+pub(crate) fn few_left(taken: usize, most: usize) -> bool {
+    let last = most.checked_div(limits::HALF_OPEN_LAST).unwrap_or(0);
+    most.saturating_sub(taken) <= last
+}
+
 /// The places that are taken. A lock, because streams are dealt by the control thread and answered by the workers; taken
 /// twice for each stream.
 #[derive(Debug, Default)]
@@ -39,6 +45,13 @@ impl Sources {
             sources: Arc::clone(self),
             source,
         })
+    }
+
+    /// Whether few of the `most` places of a source are left.
+    pub(crate) fn are_few(&self, source: IpAddr, most: usize) -> bool {
+        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = taken.get(&source).copied().unwrap_or(0);
+        few_left(taken, most)
     }
 
     /// Places taken.
@@ -86,10 +99,19 @@ mod tests {
         let _second = sources.take(&peer("192.0.2.1:2"), 2).unwrap();
         assert!(sources.take(&peer("192.0.2.1:3"), 2).is_none());
         let _other = sources.take(&peer("192.0.2.2:1"), 2).unwrap();
+        assert!(sources.are_few(kbtp_iwarp_tcp::source(&peer("192.0.2.1:9")), 2));
+        assert!(!sources.are_few(kbtp_iwarp_tcp::source(&peer("192.0.2.9:9")), 2));
         drop(first);
         let _third = sources.take(&peer("192.0.2.1:3"), 2).unwrap();
         let _v6 = sources.take(&peer("[2001:db8::1]:1"), 1).unwrap();
         assert!(sources.take(&peer("[2001:db8::2]:1"), 1).is_none());
+    }
+
+    #[test]
+    fn the_last_eighth_is_few() {
+        assert!(!few_left(223, 256) && few_left(224, 256) && few_left(300, 256));
+        assert!(!few_left(3, 4) && few_left(4, 4));
+        assert!(!few_left(0, 1) && few_left(1, 1));
     }
 
     #[test]

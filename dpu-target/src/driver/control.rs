@@ -6,7 +6,7 @@ use crate::engine::{Accepted, Millis, Worker};
 use crate::inbox::{Inbox, InboxSender};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::plane::Plane;
-use crate::sources::{Sources, places_of};
+use crate::sources::{Sources, few_left, places_of};
 use kbtp_control::AgentEvent;
 use kbtp_fabric::Time;
 use kbtp_iwarp_tcp::{
@@ -14,6 +14,7 @@ use kbtp_iwarp_tcp::{
 };
 use kbtp_wire::{AuthMode, Challenge, PrivateData};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -154,6 +155,7 @@ impl ControlThread {
             sum(|c| c.established),
             sum(|c| c.over_half_open),
             sum(|c| c.over_source),
+            sum(|c| c.made_room),
             sum(|c| c.rejected),
             sum(|c| c.failed),
             sum(|c| c.exhausted),
@@ -173,13 +175,20 @@ impl ControlThread {
             .iter()
             .fold(0, |n, w| n + w.metrics.sessions.get());
         let half_open = streams.saturating_sub(sessions);
+        let most = usize::try_from(self.half_open_max).unwrap_or(usize::MAX);
+        let places = places_of(&peer, most);
+        let source = kbtp_iwarp_tcp::source(&peer);
+        if self.sources.are_few(source, places) {
+            self.make_room(Some(source));
+        } else if few_left(usize::try_from(half_open).unwrap_or(usize::MAX), most) {
+            self.make_room(None);
+        }
         if half_open >= self.half_open_max || streams >= self.sessions_max {
             tracing::warn!(%peer, sessions, half_open, "a stream is refused: there are too many");
             self.own.metrics.turned_away.increment();
             return;
         }
-        let half_open_max = usize::try_from(self.half_open_max).unwrap_or(usize::MAX);
-        let Some(place) = self.sources.take(&peer, places_of(&peer, half_open_max)) else {
+        let Some(place) = self.sources.take(&peer, places) else {
             tracing::warn!(%peer, "a stream is refused: too many from there have not said HELLO");
             self.own.metrics.turned_away.increment();
             return;
@@ -211,6 +220,22 @@ impl ControlThread {
             tracing::warn!(%peer, %error, "a stream is refused");
             self.own.metrics.turned_away.increment();
             count.metrics.dealt.sub(1);
+        }
+    }
+
+    /// Has the worker that has the most of them make one silent stream go, of this source if one is named. One wish at a
+    /// time, so that an inbox never fills with them.
+    fn make_room(&self, source: Option<IpAddr>) {
+        let most = self
+            .counts
+            .iter()
+            .zip(self.workers.iter())
+            .max_by_key(|(count, _)| count.metrics.half_open.get());
+        if let Some((count, worker)) = most
+            && count.metrics.room_asked.get() == count.metrics.room_made.get()
+            && worker.send(Command::MakeRoom(source)).is_ok()
+        {
+            count.metrics.room_asked.increment();
         }
     }
 

@@ -8,6 +8,7 @@ use kbtp_core::SessionId;
 use kbtp_fabric::{Stream, Time};
 use kbtp_iwarp_tcp::{Interest, Poller};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Told to a worker.
@@ -27,6 +28,8 @@ pub(crate) enum Command<S> {
         /// The stream.
         token: u64,
     },
+    /// Make the oldest stream go that has not said HELLO, of this source if one is named.
+    MakeRoom(Option<IpAddr>),
     /// Drain, and end when drained.
     Drain,
     /// End at once: streams are cut.
@@ -123,6 +126,7 @@ fn obey<S: Stream>(command: Command<S>, engine: &mut Engine<S>, world: &mut Worl
         Command::Accept(accepted) => engine.accept(*accepted, world),
         Command::Evict { session, waiter } => engine.evict(session, waiter, world),
         Command::Evicted { token } => engine.evicted(token),
+        Command::MakeRoom(source) => engine.make_room(source, world.now()),
         Command::Drain => engine.drain(world.now()),
         Command::Kill => engine.kill(world),
         Command::Ping(to) => {

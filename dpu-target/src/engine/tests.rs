@@ -527,6 +527,36 @@ fn a_stream_holds_a_place_of_its_source_until_its_hello_is_answered() {
     assert_eq!(rig.sources.taken(), 0, "it is gone");
 }
 
+//= test rfc5042-6.4.2-idle-reaped
+#[test]
+fn the_oldest_silent_stream_makes_room() {
+    let mut rig = Rig::new(1);
+    let (open, _) = open(&mut rig, 0, 1);
+    let first = rig.accept(0);
+    rig.settle();
+    let make_room = |rig: &mut Rig, source: Option<[u8; 4]>| {
+        let now = Time(rig.now.get());
+        rig.engines[0].0.make_room(source.map(Into::into), now);
+        rig.settle();
+    };
+    make_room(&mut rig, None);
+    assert!(!first.dropped.get(), "it has only just come");
+    rig.pass(limits::SILENT_GRACE_MS * MS);
+    let second = rig.accept(0);
+    rig.settle();
+    make_room(&mut rig, Some([192, 0, 2, 1]));
+    assert!(!first.dropped.get(), "it comes from elsewhere");
+    make_room(&mut rig, Some([127, 0, 0, 1]));
+    assert!(first.dropped.get());
+    make_room(&mut rig, None);
+    assert!(!second.dropped.get() && !open.dropped.get());
+    rig.pass(limits::SILENT_GRACE_MS * MS);
+    make_room(&mut rig, None);
+    assert!(second.dropped.get() && !open.dropped.get());
+    assert!(rig.engines[0].0.silent.is_empty());
+    assert_eq!(rig.workers[0].metrics.half_open.get(), 0);
+}
+
 #[test]
 fn a_stream_without_hello_is_cut_in_time() {
     //= test rfc5044-7.1.2-user-timeout

@@ -24,6 +24,7 @@ mod session;
 mod software;
 mod subject;
 mod victim;
+mod watch;
 
 pub use patience::{PATIENCE_MS, Patience, eventually};
 pub use peer::{Peer, Reply, Segment, Start, frame};
@@ -31,6 +32,7 @@ pub use raw::{Buffer, Raw, Received};
 pub use session::{NO_DATA, Session, Who, alloc_store, fetched, load, remote, store};
 pub use subject::{Audit, Count, Setup, Subject, TenantSetup, start};
 pub use victim::{Ground, Victim, against};
+pub use watch::faults;
 
 /// Octets that differ from place to place and from seed to seed.
 #[must_use]

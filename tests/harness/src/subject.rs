@@ -139,9 +139,11 @@ pub trait Subject: fmt::Debug + Send + Sync {
 }
 
 /// Starts a target on loopback, the one that `KBTP_SUBJECT` names: `software`, which is also the default, is the
-/// software engine on iWARP and TCP with a pool of its own; `software-agent` the same with an agent's pool.
+/// software engine on iWARP and TCP with a pool of its own; `software-agent` the same with an agent's pool. It is watched:
+/// [`faults`](crate::faults) tells of its panics and errors.
 #[must_use]
 pub fn start(setup: &Setup) -> Box<dyn Subject> {
+    crate::watch::watch();
     let name = std::env::var("KBTP_SUBJECT").unwrap_or_else(|_| "software".to_owned());
     match name.as_str() {
         "software" => Box::new(software::Software::start(setup)),

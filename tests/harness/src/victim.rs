@@ -134,7 +134,8 @@ impl Ground {
 }
 
 /// Runs an attack on a target with a victim. The victim must not notice; afterwards nothing may be left of the attack,
-/// every block must be in its place, and the target must serve.
+/// every block must be in its place, the target must serve and end well, and none of its threads may have panicked or logged
+/// an error of its own.
 pub fn against(setup: &Setup, attack: impl FnOnce(&Ground)) {
     let subject = start(setup);
     let mut who = Who::new(VICTIM).quota(u32::try_from(BLOCKS).unwrap());
@@ -163,4 +164,6 @@ pub fn against(setup: &Setup, attack: impl FnOnce(&Ground)) {
     session.put(0, b"it still serves");
     assert_eq!(session.content(session.h(0)).unwrap().1, b"it still serves");
     session.close();
+    subject.end();
+    assert_eq!(crate::faults(), Vec::<String>::new());
 }

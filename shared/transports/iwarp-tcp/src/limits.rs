@@ -46,6 +46,10 @@ pub const PROGRESS_ROUNDS: usize = 32;
 pub const HALF_OPEN: usize = 64;
 /// Of those, from one source: a node that restarts opens some streams at once, and three such sources leave room.
 pub const HALF_OPEN_PER_SOURCE: usize = 16;
+/// How old a connection in its startup is before it can be made to go for a new one, when all places are taken. An honest
+/// peer is through in a round trip or two, and one that is slower than this is only in danger while others fill every place.
+/// Shorter, and a crowd of honest peers that come at once would throw out one another before any is done.
+pub const SILENT_GRACE_MS: u64 = 250;
 /// Connections the kernel holds for us.
 pub const BACKLOG: i32 = 128;
 /// Connections accepted in one go: others want their turn.

@@ -6,7 +6,7 @@ use crate::poller::Interest;
 use crate::socket;
 use crate::stream::{StreamOptions, TcpRdmaStream};
 use crate::{entropy, limits};
-use kbtp_fabric::{Stream as _, Time};
+use kbtp_fabric::{CloseReason, Stream as _, Time};
 use kbtp_iwarp::{Connection, Startup};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
@@ -29,6 +29,9 @@ pub struct ListenOptions {
     pub half_open: usize,
     /// Of those, at most so many from one source: an IPv4 address or an IPv6 network of 64 bits.
     pub half_open_per_source: usize,
+    /// When all places are taken a new connection takes that of the oldest one, if it is as old as this, in milliseconds:
+    /// of its own source where that has all it may have, else of the source that has the most.
+    pub silent_grace_ms: u64,
     /// Connections the kernel holds before they are accepted.
     pub backlog: i32,
 }
@@ -39,6 +42,7 @@ impl Default for ListenOptions {
             stream: StreamOptions::default(),
             half_open: limits::HALF_OPEN,
             half_open_per_source: limits::HALF_OPEN_PER_SOURCE,
+            silent_grace_ms: limits::SILENT_GRACE_MS,
             backlog: limits::BACKLOG,
         }
     }
@@ -91,6 +95,8 @@ pub struct ListenerCounters {
     pub over_half_open: u64,
     /// Reset at once: too many half-open from one source.
     pub over_source: u64,
+    /// Made to go in their startup, so that a new one had a place.
+    pub made_room: u64,
     /// Rejected by the answer to their request.
     pub rejected: u64,
     /// Failed in their startup: timed out, closed, or malformed.
@@ -104,6 +110,8 @@ pub struct ListenerCounters {
 struct HalfOpen {
     stream: TcpRdmaStream,
     source: IpAddr,
+    /// When it was accepted.
+    since: Time,
     interest: Interest,
     /// The answer given.
     reply_data: Option<Box<[u8]>>,
@@ -285,12 +293,14 @@ impl Listener {
                 .flatten()
                 .filter(|half_open| half_open.source == source)
                 .count();
+            let over_source = from_source >= self.options.half_open_per_source;
             let free = self.half_open.iter().position(Option::is_none);
             //= rfc5042-3-resource-control
-            if from_source >= self.options.half_open_per_source {
-                self.counters.over_source += 1;
-                socket::reset(socket);
-            } else if let Some(slot) = free {
+            let place = match free.filter(|_| !over_source) {
+                Some(slot) => Some(slot),
+                None => self.make_room(over_source.then_some(source), now),
+            };
+            if let Some(slot) = place {
                 match self.begin(socket, peer, slot, now) {
                     Ok(half_open) => {
                         if let Some(place) = self.half_open.get_mut(slot) {
@@ -303,11 +313,45 @@ impl Listener {
                     }
                 }
             } else {
-                self.counters.over_half_open += 1;
+                let counters = &mut self.counters;
+                let counter = if over_source {
+                    &mut counters.over_source
+                } else {
+                    &mut counters.over_half_open
+                };
+                *counter += 1;
                 socket::reset(socket);
             }
         }
         Ok(())
+    }
+
+    /// Lets go of the oldest connection of a source, or of the source that has the most, if it is old enough; its place.
+    /// Cost: a pass over the places, and sorting them by source.
+    //= rfc5042-6.4.2-idle-reaped
+    fn make_room(&mut self, of: Option<IpAddr>, now: Time) -> Option<usize> {
+        let of = of.or_else(|| {
+            let mut sources: Vec<_> = self.half_open.iter().flatten().map(|h| h.source).collect();
+            sources.sort_unstable();
+            let most = sources
+                .chunk_by(PartialEq::eq)
+                .max_by_key(|run| run.len())?;
+            most.first().copied()
+        })?;
+        let grace = self.options.silent_grace_ms;
+        let old = |half_open: &HalfOpen| half_open.since.after_ms(grace) <= now;
+        let (slot, _) = self
+            .half_open
+            .iter()
+            .enumerate()
+            .filter_map(|(slot, place)| Some((slot, place.as_ref()?)))
+            .filter(|(_, half_open)| half_open.source == of && old(half_open))
+            .min_by_key(|(_, half_open)| half_open.since)?;
+        let mut gone = self.half_open.get_mut(slot)?.take()?;
+        self.counters.made_room += 1;
+        tracing::info!(peer = %gone.stream.peer_addr(), "a connection that says nothing makes room for another");
+        gone.stream.close(CloseReason::Abort);
+        Some(slot)
     }
 
     fn pause(&mut self, now: Time, error: &io::Error) -> io::Result<()> {
@@ -338,6 +382,7 @@ impl Listener {
         Ok(HalfOpen {
             stream: TcpRdmaStream::new(socket, core, peer),
             source: source(&peer),
+            since: now,
             interest,
             reply_data: None,
             rejected: false,

@@ -372,6 +372,54 @@ fn one_source_cannot_take_all_places() {
     drop(other);
 }
 
+/// Whoever connects and says nothing keeps nobody out: the oldest makes room, of the source that has the most.
+#[test]
+fn silent_connections_make_room_for_new_ones() {
+    //= test rfc5042-6.4.2-idle-reaped
+    let options = ListenOptions {
+        half_open: 4,
+        half_open_per_source: 3,
+        silent_grace_ms: 0,
+        ..ListenOptions::default()
+    };
+    let mut listener = Listener::bind(addr(V4), options).unwrap();
+    let from = |listener: &Listener, source: [u8; 4]| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let socket = socket.unwrap();
+        let source = std::net::SocketAddr::from((source, 0));
+        socket.bind(&source.into()).unwrap();
+        socket.connect(&listener.local_addr().into()).unwrap();
+        TcpStream::from(socket)
+    };
+    let come = |listener: &mut Listener, source| {
+        let before = listener.counters().connections;
+        let client = from(listener, source);
+        drive(listener, |l| l.counters().connections > before);
+        client
+    };
+    let greedy: Vec<_> = (0..3)
+        .map(|_| come(&mut listener, [127, 0, 0, 2]))
+        .collect();
+    let other = come(&mut listener, [127, 0, 0, 3]);
+    // All four places are taken: the oldest of the greedy goes, though the other is older than some.
+    let third = come(&mut listener, [127, 0, 0, 4]);
+    assert_eq!(listener.counters().made_room, 1);
+    assert!(is_closed(&greedy[0]));
+    let fourth = come(&mut listener, [127, 0, 0, 5]);
+    assert!(is_closed(&greedy[1]));
+    assert_eq!(listener.half_open_now(), 4);
+    // A source that has all it may have throws out its own.
+    let again: Vec<_> = (0..4)
+        .map(|_| come(&mut listener, [127, 0, 0, 3]))
+        .collect();
+    let counters = listener.counters();
+    assert_eq!((counters.over_source, counters.over_half_open), (0, 0));
+    assert_eq!(listener.half_open_now(), 4);
+    // Somebody who speaks gets through.
+    meet(&mut listener, ConnectOptions::default());
+    drop((other, third, fourth, again));
+}
+
 #[test]
 fn a_port_that_was_just_used_can_be_bound_again() {
     let mut listener = listen(V4, StreamOptions::default());
