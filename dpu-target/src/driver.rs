@@ -7,6 +7,8 @@ mod memory;
 mod overview;
 mod worker;
 
+pub(crate) use build::stream_config;
+
 use crate::config::{ConfigError, TargetConfig};
 use crate::inbox::InboxSender;
 use crate::lifecycle::{Lifecycle, Phase};

@@ -33,6 +33,7 @@
 mod config;
 mod driver;
 mod engine;
+mod footprint;
 mod http;
 mod inbox;
 mod lifecycle;
@@ -50,6 +51,7 @@ pub use config::{
     SpinPolicy, TargetConfig, TenantConfig, TenantKey, Wish,
 };
 pub use driver::{JoinError, ShutdownHandle, StartError, Target};
+pub use footprint::MemoryBound;
 pub use lifecycle::Phase;
 pub use metrics::{BuildInfo, PoolGauges};
 pub use status::{LeaseStatus, PagesStatus, SessionStatus, Status};

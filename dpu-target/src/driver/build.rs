@@ -17,7 +17,8 @@ use crate::sources::places_of;
 use crate::status::PagesStatus;
 use kbtp_core::{Directory, DirectoryConfig, Shared, TenantConfig, TenantKey};
 use kbtp_iwarp_tcp::{
-    Clock, CopyFirst, ListenOptions, Listener, Poller, Spin, StreamOptions, TcpRdmaStream,
+    Clock, Config as RdmaConfig, CopyFirst, ListenOptions, Listener, Poller, Spin, StreamOptions,
+    TcpRdmaStream,
 };
 use kbtp_wire::AuthMode;
 use std::io;
@@ -276,10 +277,16 @@ pub(super) fn listen(config: &TargetConfig) -> Result<Vec<Listener>, StartError>
     config.listen.iter().map(bind).collect()
 }
 
-/// Streams with room for what a session may have in flight, and no more.
 fn stream_options(config: &TargetConfig) -> StreamOptions {
-    let mut options = StreamOptions::default();
-    let rdma = &mut options.rdma;
+    StreamOptions {
+        rdma: stream_config(config),
+        ..StreamOptions::default()
+    }
+}
+
+/// Streams with room for what a session may have in flight, and no more.
+pub(crate) fn stream_config(config: &TargetConfig) -> RdmaConfig {
+    let mut rdma = StreamOptions::default().rdma;
     // One more than the credits: the message that breaks the rule arrives and ends the session with its reason.
     rdma.receive_slots = config.credits.saturating_add(1);
     let inline = u32::try_from(config.max_inline).unwrap_or(u32::MAX);
@@ -298,7 +305,7 @@ fn stream_options(config: &TargetConfig) -> StreamOptions {
         .saturating_mul(limits::COMPLETION_ROOM)
         .max(limits::HEAD_RING_MIN);
     rdma.startup_timeout_ms = millis(config.limits.handshake_timeout);
-    options
+    rdma
 }
 
 pub(super) fn listen_admin(address: SocketAddr) -> Result<TcpListener, StartError> {

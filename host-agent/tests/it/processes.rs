@@ -17,10 +17,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 const ROLE: &str = "KBTP_TEST_CHILD";
 const SOCKET: &str = "KBTP_TEST_SOCKET";
+const VICTIM: &str = "KBTP_TEST_VICTIM";
 const MARK: &str = "child says: ";
 /// Nobody.
 const OTHER_UID: u32 = 65534;
@@ -38,6 +40,7 @@ impl Peer {
             .args(["processes::child", "--exact", "--ignored", "--nocapture"])
             .env(ROLE, role)
             .env(SOCKET, scratch.socket())
+            .env(VICTIM, std::process::id().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         if let Some(uid) = uid {
@@ -147,6 +150,30 @@ fn child() {
                     Err(error) => say(&in_words(&error)),
                 }
             }
+        }
+        "peeker" => {
+            let victim = std::env::var(VICTIM).unwrap();
+            let there = |what: &&str| std::fs::File::open(format!("/proc/{victim}/{what}")).is_ok();
+            let what = [
+                "mem",
+                "maps",
+                "environ",
+                "pagemap",
+                "fd/3",
+                "fd/5",
+                "map_files",
+                "fd",
+            ];
+            let opened: Vec<_> = what
+                .into_iter()
+                .filter(there)
+                // A folder can be opened and not listed.
+                .filter(|what| {
+                    let path = format!("/proc/{victim}/{what}");
+                    !Path::new(&path).is_dir() || std::fs::read_dir(path).is_ok()
+                })
+                .collect();
+            say(&format!("opened {opened:?}"));
         }
         other => panic!("no child {other}"),
     }
@@ -316,6 +343,24 @@ fn an_agent_of_a_foreign_user_is_not_trusted() {
         .unwrap()
         .attach_pool()
         .unwrap();
+}
+
+/// The pool is a file without a name, so that `/proc` is the only way to it from outside.
+#[test]
+fn a_foreign_user_sees_no_memory_through_proc() {
+    if !root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let agent = Running::start(&scratch.config());
+    let mut target = agent.target();
+    let side = target.attach_side(&name("ring"), 4096).unwrap();
+    side.region.write(0, b"secret").unwrap();
+    let foreign = Peer::start("peeker", &scratch, Some(OTHER_UID)).says();
+    assert_eq!(foreign, "opened []");
+    // Who may see it does, so that this looks at what is there.
+    let own = Peer::start("peeker", &scratch, None).says();
+    assert!(own.contains("mem") && own.contains("fd/3"), "{own}");
 }
 
 #[test]

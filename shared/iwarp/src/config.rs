@@ -106,6 +106,39 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Octets of heap that a stream of this configuration may come to, at most. All of it but what an STag that is revoked
+    /// while octets of it are framed needs for those is set aside when the stream is made.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        /// A slot: its state, its number in a list, its event, and whether it holds Immediate Data.
+        const SLOT: u64 = 8 + 4 + EVENT + 4;
+        const EVENT: u64 = 40;
+        /// Posted work, and the event of its end.
+        const WORK: u64 = 128 + EVENT;
+        /// A Read or Atomic that waits for its answer, or to be answered.
+        const REQUEST: u64 = 64;
+        /// An STag: buffer and rights, how far its numbers are dealt out, its place in the list of free ones.
+        const REGISTRATION: u64 = 96 + 8 + 2;
+        /// A piece of what is framed ahead.
+        const CHUNK: u64 = 64;
+        /// Startup frames with their Private Data, an FPDU's headers, and what is there once.
+        const REST: u64 = 4 << 10;
+        let framed = limits::TX_RING_LEN as u64;
+        let chunks = limits::MAX_CHUNKS as u64 * CHUNK;
+        let slots = u64::from(self.receive_slots) * (u64::from(self.max_receive) + SLOT);
+        let heads = u64::from(self.head_ring_len.next_power_of_two());
+        let reads = u64::from(self.outbound_reads) + u64::from(self.inbound_reads) + 2;
+        slots
+            + heads
+            + u64::from(self.staging_len)
+            + u64::from(self.send_queue) * WORK
+            + reads * REQUEST
+            + u64::from(self.registrations) * REGISTRATION
+            + 2 * framed
+            + chunks
+            + REST
+    }
+
     /// Refuses what is over a bound of [`limits`], or zero where something is needed.
     pub(crate) fn check(&self) -> Result<(), LocalError> {
         let within = |what, value: u64, least: u64, limit: u64| {

@@ -218,8 +218,15 @@ impl Peer {
 
     /// Reads an MPA Reply Frame.
     pub fn reply(&mut self) -> Reply {
+        self.try_reply().expect("an MPA Reply")
+    }
+
+    /// Reads an MPA Reply Frame; `None` if the target has ended the connection instead.
+    pub fn try_reply(&mut self) -> Option<Reply> {
         let mut head = [0; StartupFrame::LEN];
-        self.socket.read_exact(&mut head).expect("an MPA Reply");
+        if !read_all(&mut self.socket, &mut head) {
+            return None;
+        }
         let frame = StartupFrame::decode(&head, FrameKind::Reply).expect("an MPA Reply");
         let mut private = vec![0; frame.private_len.into()];
         self.socket.read_exact(&mut private).expect("Private Data");
@@ -232,11 +239,11 @@ impl Peer {
         if let Some(Ok(data)) = private.first_chunk().map(PrivateData::decode) {
             self.challenge = data.challenge;
         }
-        Reply {
+        Some(Reply {
             frame,
             enhanced,
             private,
-        }
+        })
     }
 
     /// Sends octets as they are. A target that has ended the stream meanwhile makes no failure.

@@ -5,6 +5,8 @@ mod framing;
 mod mutations;
 mod requests;
 mod rfc5042;
+mod rfc5042_disclosure;
+mod table;
 
 use kbtp_harness::{Peer, Session, Who, alloc_store};
 use kbtp_wire::rdmap::{AtomicOperation, AtomicRequest, ReadRequest};

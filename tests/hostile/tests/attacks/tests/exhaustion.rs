@@ -218,6 +218,42 @@ fn a_flood_of_connections_that_say_nothing() {
     });
 }
 
+/// Whoever connects and is silent holds nobody up, though the handshake's time-out is longer than any test waits.
+//= test rfc5042-6.4.2-idle-reaped
+#[test]
+fn s6_4_2_silent_connections_make_room() {
+    let setup = Setup {
+        half_open: 16,
+        handshake_ms: 600_000,
+        ..Setup::small()
+    };
+    against(&setup, |ground| {
+        let frame = Start::default().octets();
+        for said in [&frame[..0], &frame[..13], &frame] {
+            let mut silent: Vec<_> = (0..40)
+                .map(|_| {
+                    let mut peer = Peer::dial(ground.address());
+                    peer.octets(said);
+                    peer
+                })
+                .collect();
+            // The first attempts may be turned away, as long as all places are taken by who has only just come.
+            let session = eventually("a newcomer has a session", || {
+                let mut peer = Peer::dial(ground.address());
+                peer.octets(&frame);
+                let reply = peer.try_reply()?;
+                assert!(!reply.frame.flags.rejected);
+                let hello = Who::new(1).hello(&peer.challenge);
+                peer.send(&hello);
+                matches!(peer.receive(), Some(Segment::Untagged(..))).then_some(peer)
+            });
+            drop(session);
+            silent.clear();
+        }
+        ground.victim.works(1);
+    });
+}
+
 #[test]
 fn connection_churn() {
     against(
@@ -306,6 +342,103 @@ fn errors_without_end() {
         }
         ground.victim.works(1);
         s.close();
+    });
+}
+
+/// As many requests as there may be, all on one handle and all behind one that never ends.
+#[test]
+fn a_crowd_on_one_handle() {
+    let setup = Setup {
+        credits: 1024,
+        ..Setup::small()
+    };
+    against(&setup, |ground| {
+        let (mut peer, grant) = attacker(ground.address());
+        assert_eq!(grant.credits, 1024);
+        let buffer = DataDescriptor {
+            stag: Stag(5),
+            offset: TaggedOffset(0),
+            len: ByteLen(64),
+        };
+        let never = alloc_store(fetched(buffer), false);
+        peer.request(&request(grant.handle_base, never));
+        for n in 1..grant.credits {
+            let operation = match n % 3 {
+                0 => load(buffer),
+                1 => store(Session::inline(b"x"), false),
+                _ => Operation::Free,
+            };
+            peer.request(&request(grant.handle_base, operation));
+        }
+        eventually("they are all there", || {
+            (ground.subject.audit().in_flight >= 1024).then_some(())
+        });
+        ground.victim.works(2);
+    });
+}
+
+/// It asks, ends its sending and reads on: it is answered, and then its session is over.
+//= test rfc5041-6.2.1-half-closed
+#[test]
+fn a_peer_that_has_said_its_last_word() {
+    against(&Setup::small(), |ground| {
+        let (mut peer, grant) = attacker(ground.address());
+        for _ in 0..grant.credits {
+            peer.request(&request(grant.handle_base, Operation::Free));
+        }
+        peer.finish_sending();
+        for _ in 0..grant.credits {
+            assert_eq!(peer.completion().status, Status::NotValid);
+        }
+        assert_eq!(peer.receive(), None);
+        // One that takes nothing of what it asked for does not hold its session for ever.
+        let (mut deaf, grant) = attacker(ground.address());
+        for n in 0..u32::from(grant.credits) {
+            deaf.read(&read_of(
+                grant.pool_stag,
+                grant.partition_offset.0 + u64::from(n),
+                64,
+            ));
+        }
+        deaf.finish_sending();
+        ground.victim.works(1);
+    });
+}
+
+/// One tenant comes with one Initiator ID after the other; the others still find handles.
+//= test rfc5042-3-resource-control
+#[test]
+fn s6_4_1_one_tenant_takes_all_the_ranges() {
+    let tenant = |name, key| TenantSetup {
+        name,
+        key: [key; 32],
+        shared: false,
+    };
+    let setup = Setup {
+        tenants: vec![tenant("victim", 1), tenant("greedy", 2), tenant("late", 3)],
+        handles: Some(64 * 48),
+        sessions: 1000,
+        half_open: 64,
+        ..Setup::small()
+    };
+    against(&setup, |ground| {
+        let of = |n, tenant: usize| Who::new(n).of(&setup.tenants[tenant]).quota(1);
+        let mut greedy = Vec::new();
+        let refused = loop {
+            match Session::try_open(&*ground.subject, &of(greedy.len() as u64, 1)) {
+                Ok(session) => greedy.push(session),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(refused, Status::NoSpace);
+        // Of 48 granules a sixth each is kept for the two others; the victim has taken one of its own.
+        assert_eq!(greedy.len(), 48 - 8 - 8);
+        let late: Vec<_> = (0..8)
+            .map(|n| Session::open(&*ground.subject, &of(n, 2)))
+            .collect();
+        for session in greedy.into_iter().chain(late) {
+            session.close();
+        }
     });
 }
 

@@ -147,7 +147,7 @@ fn s6_2_1_writes_outside_of_the_buffer() {
 #[test]
 fn s6_2_2_a_write_after_the_right_is_gone() {
     let setup = Setup {
-        ticket_timeout_ms: 30,
+        ticket_timeout_ms: 300,
         ..Setup::small()
     };
     against(&setup, |ground| {
