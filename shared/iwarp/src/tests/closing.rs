@@ -235,6 +235,56 @@ fn closing_in_order_waits_for_what_still_comes_in() {
 }
 
 #[test]
+fn closing_in_order_lasts_as_long_as_something_goes_out() {
+    //= test rfc5041-6.2.1-all-sent-before-close
+    let mut pair = Pair::default();
+    let mine = region(1 << 20);
+    let theirs = region(1 << 20);
+    let octets = pattern(&mine, 8);
+    let my_stag = register(&mut pair.a, &mine, 0, Access::LOCAL_READ);
+    let their_stag = register(&mut pair.b, &theirs, 0, ALL_ACCESS);
+    let write = WorkRequest::Write {
+        local: local(my_stag, 0, 1 << 20),
+        remote: remote(their_stag, 0),
+        immediate: None,
+    };
+    pair.a.post(WorkId(1), &write, true).unwrap();
+    pair.a.close(CloseReason::Graceful);
+    // A slow path, one way: the peer says nothing all the while.
+    loop {
+        let part = pair.wire.pull(&mut pair.a, 64 << 10, pair.now);
+        if part.is_empty() {
+            break;
+        }
+        pair.wire.push(&mut pair.b, &part, pair.now);
+        pair.now = pair.now.after_ms(limits::DEFAULT_CLOSE_TIMEOUT_MS - 1);
+        pair.a.handle_timeout(pair.now);
+    }
+    assert_eq!(events(&mut pair.a), [done(1, WorkOutcome::Sent)]);
+    assert_eq!(contents(&theirs), octets);
+    pair.settle();
+    assert!(matches!(pair.a.take_error(), Some(StreamError::ClosedHere)));
+}
+
+#[test]
+fn closing_in_order_does_not_last_if_nothing_goes_out() {
+    let mut pair = Pair::default();
+    pair.a.post(WorkId(1), &send(b"stuck"), true).unwrap();
+    pair.a.close(CloseReason::Graceful);
+    let timeout = limits::DEFAULT_CLOSE_TIMEOUT_MS;
+    pair.a.send_vec(pair.now);
+    pair.now = pair.now.after_ms(timeout - 1);
+    // A socket that takes nothing.
+    pair.a.handle_sent(0, pair.now);
+    pair.a.handle_timeout(pair.now);
+    assert!(!pair.a.is_ended());
+    pair.now = pair.now.after_ms(1);
+    pair.a.handle_timeout(pair.now);
+    assert!(pair.a.is_ended());
+    assert_eq!(events(&mut pair.a), [done(1, WorkOutcome::Flushed)]);
+}
+
+#[test]
 fn closing_in_order_waits_for_no_peer_that_only_talks() {
     let mut pair = Pair::default();
     let mine = region(4096);

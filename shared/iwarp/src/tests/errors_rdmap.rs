@@ -335,6 +335,37 @@ fn a_read_response_is_what_was_asked_for() {
 }
 
 #[test]
+fn a_read_response_without_octets_names_no_place() {
+    //= test rfc5040-5.2.2-response-matches
+    use kbtp_fabric::{LocalBuffer, RemoteBuffer, WorkId, WorkOutcome, WorkRequest};
+    for (stag, offset) in [(Stag(0), 0), (Stag(0xDEAD), 8), (Stag(0), 77)] {
+        let mut forged = Forged::new(&Config::default());
+        forged.say(&tagged(0, Stag(0), 0, true, &[]));
+        let memory = region(4096);
+        let sink = register(&mut forged.target, &memory, 0, Access::LOCAL);
+        let read = WorkRequest::Read {
+            local: LocalBuffer {
+                stag: sink,
+                offset: TaggedOffset(8),
+                len: ByteLen(0),
+            },
+            remote: RemoteBuffer {
+                stag: Stag(1),
+                offset: TaggedOffset(0),
+            },
+        };
+        forged.target.post(WorkId(1), &read, true).unwrap();
+        forged.hear();
+        forged.say(&tagged(2, stag, offset, true, &[]));
+        let done = Event::Done {
+            id: WorkId(1),
+            outcome: WorkOutcome::Read,
+        };
+        assert_eq!(events(&mut forged.target), [done], "{stag} {offset}");
+    }
+}
+
+#[test]
 fn an_atomic_response_carries_the_identifier_of_its_request() {
     //= test rfc7306-5.2.2-request-id
     use kbtp_fabric::{RemoteBuffer, WorkId, WorkRequest};

@@ -581,6 +581,45 @@ fn a_source_that_changes_under_a_copied_answer_does_no_harm() {
     assert_eq!(events(&mut pair.a), [done(1, WorkOutcome::Read)]);
 }
 
+/// What is sent from where it lies ends the stream if it changes on the way; what is copied first does not.
+#[test]
+fn payload_is_copied_as_far_as_asked_for() {
+    let writable = Access::LOCAL;
+    let fixed = Access::LOCAL_READ;
+    for (copy_first, access, copied) in [
+        (CopyFirst::Nothing, writable, false),
+        (CopyFirst::ReadResponses, writable, false),
+        (CopyFirst::Writable, writable, true),
+        (CopyFirst::Writable, fixed, false),
+        (CopyFirst::Everything, fixed, true),
+    ] {
+        let config = Config {
+            copy_first,
+            ..Config::default()
+        };
+        let mut pair = Pair::established(&config, &Config::default());
+        let mine = region(4096);
+        let theirs = region(4096);
+        let my_stag = register(&mut pair.a, &mine, 0, access);
+        let their_stag = register(&mut pair.b, &theirs, 0, ALL_ACCESS);
+        let write = WorkRequest::Write {
+            local: local(my_stag, 0, 4096),
+            remote: remote(their_stag, 0),
+            immediate: None,
+        };
+        pair.a.post(WorkId(1), &write, true).unwrap();
+        let first = pair.wire.pull(&mut pair.a, 100, pair.now);
+        mine.fill(0, 4096, 0xEE).unwrap();
+        pair.wire.push(&mut pair.b, &first, pair.now);
+        pair.settle();
+        let arrived = !pair.b.is_ended();
+        assert_eq!(arrived, copied, "{copy_first:?} {access:?}");
+        if arrived {
+            assert_eq!(contents(&theirs), [0; 4096], "as it was");
+        }
+    }
+}
+
 #[test]
 fn large_payload_is_hardly_read_ahead_of() {
     let mut pair = Pair::default();

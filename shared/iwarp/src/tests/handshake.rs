@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Handshake;
-use kbtp_fabric::{CloseReason, StreamError, WorkId, WorkRequest};
+use kbtp_fabric::{CloseReason, LocalError, StreamError, WorkId, WorkRequest};
 use kbtp_wire::mpa::RtrKinds;
 
 const SEND: WorkRequest<'_> = WorkRequest::Send {
@@ -31,6 +31,24 @@ fn private_data_goes_both_ways() {
         pair.settle();
         assert_eq!(pair.a.peer_private_data(), b"from b");
         assert_eq!(pair.a.startup(), Startup::Established);
+    }
+}
+
+#[test]
+fn private_data_has_the_room_that_the_form_leaves() {
+    //= test rfc5044-7.1.2-initiator-sends-request
+    for (handshake, room) in [(Handshake::Enhanced, 508), (Handshake::Original, 512)] {
+        let config = Config {
+            handshake,
+            ..Config::default()
+        };
+        let with = |len| Connection::initiator(&config, [1; 32], &vec![7; len], Time(0));
+        assert!(with(room).is_ok());
+        let error = with(room + 1).unwrap_err();
+        assert!(
+            matches!(error, LocalError::Limit { limit, .. } if limit == room as u64),
+            "{error:?}"
+        );
     }
 }
 
