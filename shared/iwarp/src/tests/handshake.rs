@@ -316,3 +316,27 @@ fn what_goes_to_logs_names_no_stag() {
         "{text}"
     );
 }
+
+#[test]
+fn an_end_during_the_startup_says_whether_a_frame_was_cut_off() {
+    //= test rfc5044-8-errors-detected
+    let mut request = b"MPA ID Req Frame".to_vec();
+    // C, revision 2, S; 12 octets: IRD and ORD 4, and Private Data.
+    request.extend_from_slice(&[0x50, 2, 0, 12, 0, 4, 0, 4]);
+    request.extend_from_slice(b"whatever");
+    for cut in 0..=request.len() {
+        let mut target = Connection::responder(&Config::default(), [3; 32], Time(0)).unwrap();
+        Wire::new().push(&mut target, &request[..cut], Time(0));
+        target.handle_end(Time(0));
+        let Some(StreamError::Protocol { reason }) = target.take_error() else {
+            panic!("cut at {cut}");
+        };
+        let whole = cut == 0 || cut == request.len();
+        assert_eq!(
+            reason.contains("during the startup"),
+            whole,
+            "{cut}: {reason}"
+        );
+        assert_eq!(reason.contains("middle of a message"), !whole, "{cut}");
+    }
+}
