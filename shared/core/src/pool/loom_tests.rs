@@ -2,6 +2,7 @@
 //! `make loom`.
 
 use super::entry;
+use super::homes;
 use super::pins::{self, Then};
 use super::ring::{Deferred, Ring, RingMemory};
 use crate::sync::Word32;
@@ -246,5 +247,52 @@ fn loom_a_reader_sees_one_entry_and_its_data() {
         };
         entry::bind(block.words(), &entry);
         reader.join().unwrap();
+    });
+}
+
+/// A partition with a block in the hands of one who returns it, while it is dissolved.
+struct Leaving {
+    home: AtomicU32,
+    returning: AtomicU32,
+    /// Blocks in the partition's ring, and in the shared one.
+    rings: [AtomicU32; 2],
+}
+
+/// What `Pool::put_back` does.
+fn put_back(leaving: &Leaving) {
+    let at_home = homes::while_at(&leaving.home, &leaving.returning, 1, || {
+        leaving.rings[0].fetch_add(1, Relaxed);
+    });
+    if at_home.is_none() {
+        leaving.rings[1].fetch_add(1, Relaxed);
+    }
+}
+
+//= test kbtp-6.4-return-to-its-ring
+#[test]
+fn loom_a_partition_is_not_dissolved_under_a_free() {
+    loom::model(|| {
+        let leaving = Arc::new(Leaving {
+            home: AtomicU32::new(1),
+            returning: AtomicU32::new(0),
+            rings: [AtomicU32::new(0), AtomicU32::new(0)],
+        });
+        let workers: Vec<_> = (0..2)
+            .map(|_| {
+                let leaving = Arc::clone(&leaving);
+                thread::spawn(move || put_back(&leaving))
+            })
+            .collect();
+        while !homes::close([&leaving.home].into_iter(), &leaving.returning, 1) {
+            thread::yield_now();
+        }
+        // What `Pool::dissolve` finds in the partition's ring goes to the shared one.
+        let found = leaving.rings[0].load(Relaxed);
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        let [left, shared] = leaving.rings.each_ref().map(|ring| ring.load(Relaxed));
+        assert_eq!(left, found, "a free went to a ring that is no more");
+        assert_eq!(left + shared, 2);
     });
 }

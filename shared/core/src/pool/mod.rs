@@ -7,6 +7,7 @@
 mod audit;
 mod entry;
 mod format;
+mod homes;
 #[cfg(test)]
 #[cfg(loom)]
 mod loom_tests;
@@ -52,6 +53,11 @@ pub(crate) enum Home {
     Shared,
     /// The ring of a partition.
     Partition(PartitionId),
+}
+
+/// What the home word of a partition's blocks says.
+const fn home_word(id: PartitionId) -> u32 {
+    id.0.wrapping_add(1)
 }
 
 //= kbtp-3.3-no-block-lost-or-twice
@@ -203,14 +209,25 @@ impl Pool {
     /// block if it may next go to another trust domain.
     //= kbtp-6.4-return-to-its-ring
     pub(crate) fn put_back(&self, block: BlockIndex) -> bool {
-        let home = self.home(block);
-        // The initiator of a partition writes its blocks whenever it likes, bound or not: such a block holds that
-        // domain's octets until the partition is no more, and stays with that domain until then.
-        //= kbtp-6.4-clear-for-other-domain
-        if home == Home::Shared && self.isolate.load(Acquire) {
-            self.clear(block);
+        loop {
+            let freed = match self.home(block) {
+                // The initiator of a partition writes its blocks whenever it likes, bound or not: such a block holds that
+                // domain's octets until the partition is no more, and stays with that domain until then.
+                Home::Partition(id) => self.free_in(id, block),
+                Home::Shared => {
+                    //= kbtp-6.4-clear-for-other-domain
+                    if self.isolate.load(Acquire) {
+                        self.clear(block);
+                    }
+                    let ring = self.ring(Home::Shared);
+                    Some(ring.free(self.geometry.offset_of(block)))
+                }
+            };
+            // A block that was at home in a partition is in the shared ring's hands once that is dissolved.
+            if let Some(freed) = freed {
+                return freed == Freed::Deferred;
+            }
         }
-        self.ring(home).free(self.geometry.offset_of(block)) == Freed::Deferred
     }
 
     /// The block was freed (its entry says so already): returns it to its ring, or leaves that to the last load that
@@ -223,12 +240,7 @@ impl Pool {
         }
         match pins::set_freed(self.block_word(block, BlockWord::Pins)) {
             pins::Then::Return => self.put_back(block),
-            pins::Then::Keep => {
-                if let Home::Partition(id) = self.home(block) {
-                    self.partition(id).in_transit.fetch_add(1, AcqRel);
-                }
-                false
-            }
+            pins::Then::Keep => false,
         }
     }
 
@@ -246,7 +258,7 @@ impl Pool {
             Some((block, self.block_word(block, BlockWord::Pins)))
         };
         pins::pin_bound(self.entry_words(row), block_of, |block| {
-            self.give_back(block);
+            self.put_back(block);
         })
     }
 
@@ -281,16 +293,7 @@ impl Pool {
     /// The load that pinned the block is done with it.
     pub(crate) fn unpin(&self, block: BlockIndex) {
         if pins::unpin(self.block_word(block, BlockWord::Pins)) == pins::Then::Return {
-            self.give_back(block);
-        }
-    }
-
-    /// Returns a block that was freed while it was pinned.
-    fn give_back(&self, block: BlockIndex) {
-        let home = self.home(block);
-        self.put_back(block);
-        if let Home::Partition(id) = home {
-            self.partition(id).in_transit.fetch_sub(1, AcqRel);
+            self.put_back(block);
         }
     }
 
@@ -392,8 +395,8 @@ impl Pool {
 
     fn set_home(&self, block: BlockIndex, home: Home) {
         let value = match home {
-            Home::Shared => 0,
-            Home::Partition(id) => id.0.wrapping_add(1),
+            Home::Shared => homes::SHARED,
+            Home::Partition(id) => home_word(id),
         };
         self.block_word(block, BlockWord::Home)
             .store(value, Release);

@@ -6,9 +6,9 @@
 //! 2q slots, so partitions that share no block share no slot.
 
 use super::audit::{Place, deferred, in_slot};
-use super::region_words::RingIn;
-use super::ring::{Deferred, Ring};
-use super::{Domain, Home, Pool};
+use super::region_words::{BlockWord, RingIn};
+use super::ring::{Deferred, Freed, Ring};
+use super::{Domain, Home, Pool, home_word, homes};
 use crate::BlockIndex;
 use crate::geometry::{COUNTER_STRIDE, SLOT_LEN};
 use crate::limits::CARVE_WINDOW;
@@ -34,9 +34,8 @@ pub(super) struct Partition {
     /// 1 for [`AtomicForm::Unmasked`].
     unmasked: AtomicU32,
     deferred: Deferred<AtomicU32>,
-    /// Blocks freed while loads still send them. Counted up after FREED is set and down after the return, which may
-    /// come first: it wraps below zero for a moment.
-    pub(super) in_transit: AtomicU32,
+    /// Frees that are on their way to its ring; see [`homes`].
+    returning: AtomicU32,
 }
 
 impl Default for Partition {
@@ -46,7 +45,7 @@ impl Default for Partition {
             blocks: AtomicU32::new(0),
             unmasked: AtomicU32::new(0),
             deferred: Deferred::new(AtomicU32::new(0), 0),
-            in_transit: AtomicU32::new(0),
+            returning: AtomicU32::new(0),
         }
     }
 }
@@ -103,7 +102,6 @@ impl Pool {
         partition
             .unmasked
             .store(u32::from(form == AtomicForm::Unmasked), Release);
-        partition.in_transit.store(0, Release);
         partition.blocks.store(blocks, Release);
         let run = first.0..first.0.saturating_add(blocks);
         for block in run.clone().map(BlockIndex) {
@@ -118,11 +116,14 @@ impl Pool {
     }
 
     /// Ends a partition whose session has ended: its free blocks, each to be given to
-    /// [`take_back`](Self::take_back); its bound ones will go to the shared ring when they are freed. `None`, and nothing
-    /// done, while loads still send blocks that were freed.
+    /// [`take_back`](Self::take_back); all others go to the shared ring when they are freed, or when the last load is done
+    /// with them. `None` while frees are on their way to its ring: ask again.
     pub(crate) fn dissolve(&self, id: PartitionId) -> Option<Vec<BlockOffset>> {
         let partition = self.partition(id);
-        if partition.in_transit.load(Acquire) != 0 {
+        let first = partition.first.load(Acquire);
+        let run = first..first.saturating_add(partition.blocks_in_use());
+        let homes = run.map(|block| self.block_word(BlockIndex(block), BlockWord::Home));
+        if !homes::close(homes, &partition.returning, home_word(id)) {
             return None;
         }
         let mut free: Vec<BlockOffset> = self
@@ -131,12 +132,17 @@ impl Pool {
             .map(|(block, _)| block)
             .collect();
         free.extend(partition.deferred.clear());
-        let first = partition.first.load(Acquire);
-        for block in first..first.saturating_add(partition.blocks_in_use()) {
-            self.set_home(BlockIndex(block), Home::Shared);
-        }
         partition.blocks.store(0, Release);
         Some(free)
+    }
+
+    /// Returns a held block to the ring of its partition; `None`, and nothing done, if that is its home no more.
+    pub(super) fn free_in(&self, id: PartitionId, block: BlockIndex) -> Option<Freed> {
+        let partition = self.partition(id);
+        let home = self.block_word(block, BlockWord::Home);
+        homes::while_at(home, &partition.returning, home_word(id), || {
+            self.partition_ring(id).free(self.geometry.offset_of(block))
+        })
     }
 
     /// Returns a free block of a partition that was dissolved to the shared ring. Cost: zeroes the block if it may next
