@@ -151,8 +151,8 @@ impl<D: Dial> Client<D> {
         self.load_again(Operation::Load, handle, buffer, options)
     }
 
-    /// Loads a block with RDMA Reads of the target's table and pool (draft, section 6.6): three round trips, and none
-    /// of the target's processor. The block must be sealed.
+    /// Loads a block with RDMA Reads of the target's table and pool (draft, section 6.6): three round trips, four if
+    /// no Generation is expected, and none of the target's processor. The block must be sealed.
     ///
     /// # Errors
     /// As [`load`](Self::load); [`ClientError::Unstable`] if the entry changed under each attempt.

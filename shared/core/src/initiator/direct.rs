@@ -8,8 +8,8 @@ use super::types::{Done, Failure, Finished, PeerError, Request};
 use super::{Initiator, SCRATCH_PER_SLOT, Terms};
 use kbtp_fabric::{LocalBuffer, RemoteBuffer, Time, WorkOutcome, WorkRequest};
 use kbtp_wire::{
-    AtomicForm, Bind, BlockOffset, ByteLen, Grant, Header, Opcode, RequestFlags, RequestId,
-    RingCounter, RingSlot, Status, TableEntry, TaggedOffset, Ticket,
+    AtomicForm, Bind, BlockOffset, ByteLen, Generation, Grant, Header, Opcode, RequestFlags,
+    RequestId, RingCounter, RingSlot, Status, TableEntry, TaggedOffset, Ticket,
 };
 use std::sync::atomic::Ordering;
 
@@ -137,8 +137,9 @@ impl Initiator {
             ) if slot.given_up() => {
                 self.conclude(index, Err(Failure::Lost { sent: false }), false);
             }
-            (Phase::Entry { attempt }, WorkOutcome::Read) => {
-                self.first_entry(index, &slot, attempt, TableEntry::from_words(words));
+            (Phase::Entry { attempt, known }, WorkOutcome::Read) => {
+                let entry = TableEntry::from_words(words);
+                self.first_entry(index, &slot, attempt, known, entry);
             }
             (Phase::Block { attempt, entry }, WorkOutcome::Read) => {
                 self.turn(index, Phase::Check { attempt, entry }, Act::ReadEntry);
@@ -179,7 +180,18 @@ impl Initiator {
     }
 
     /// The entry is read: the block next, if it can be.
-    fn first_entry(&mut self, index: u16, slot: &Slot, attempt: u8, entry: TableEntry) {
+    ///
+    /// The words of a read need not be of one moment, nor be read in their order: a Block Offset of the binding before may
+    /// stand beside this Generation. What a read says of the block counts only if its Generation was seen by an earlier
+    /// read, or told by the caller, and is seen by a later one: the entry was the same all that while (docs/adr/0014).
+    fn first_entry(
+        &mut self,
+        index: u16,
+        slot: &Slot,
+        attempt: u8,
+        known: Option<Generation>,
+        entry: TableEntry,
+    ) {
         let Request::LoadDirect {
             generation, into, ..
         } = slot.request
@@ -202,6 +214,14 @@ impl Initiator {
                 len: ByteLen(0),
             };
             self.conclude(index, Err(failure), false);
+        } else if entry.generation != generation.or(known) {
+            let attempt = attempt.saturating_add(u8::from(known.is_some()));
+            if attempt > DIRECT_LOAD_ATTEMPTS {
+                self.unstable(index);
+                return;
+            }
+            let known = entry.generation;
+            self.turn(index, Phase::Entry { attempt, known }, Act::ReadEntry);
         } else if entry.data_len.0 == 0 || entry.data_len > into.len || !self.plausible(&entry) {
             // Nothing to read, or nothing that may be read: these 16 octets need not have been read at once, so what
             // they say holds only if a second read says the same.
@@ -223,10 +243,10 @@ impl Initiator {
     ) -> Result<(), PeerError> {
         if first != second {
             if attempt >= DIRECT_LOAD_ATTEMPTS {
-                let failure = Failure::Unstable { attempts: attempt };
-                self.conclude(index, Err(failure), false);
+                self.unstable(index);
             } else {
-                self.first_entry(index, slot, attempt.saturating_add(1), second);
+                let known = first.generation.filter(|g| Some(*g) == second.generation);
+                self.first_entry(index, slot, attempt.saturating_add(1), known, second);
             }
             return Ok(());
         }
@@ -259,6 +279,12 @@ impl Initiator {
         };
         self.conclude(index, result, false);
         Ok(())
+    }
+
+    /// The entry changes too often.
+    fn unstable(&mut self, index: u16) {
+        let attempts = DIRECT_LOAD_ATTEMPTS;
+        self.conclude(index, Err(Failure::Unstable { attempts }), false);
     }
 
     /// Whether a block can lie where the entry says: no longer than a block, and all of it at an offset.

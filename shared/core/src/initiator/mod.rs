@@ -223,7 +223,10 @@ impl Initiator {
         }
         let index = self.idle.pop().ok_or(busy)?;
         let (phase, act) = match request {
-            Request::LoadDirect { .. } => (Phase::Entry { attempt: 1 }, Act::ReadEntry),
+            Request::LoadDirect { .. } => {
+                let (attempt, known) = (1, None);
+                (Phase::Entry { attempt, known }, Act::ReadEntry)
+            }
             Request::AllocDirect { .. } => (Phase::Taking { posted_at: NEVER }, Act::TakeTicket),
             _ => (Phase::Queued, Act::Request),
         };

@@ -15,7 +15,7 @@ impl Initiator {
         let started = slot.posted
             || !matches!(
                 slot.phase,
-                Phase::Queued | Phase::Entry { attempt: 1 } | Phase::Taking { .. }
+                Phase::Queued | Phase::Entry { attempt: 1, .. } | Phase::Taking { .. }
             );
         let failure = Failure::GivenUp {
             sent: slot.awaits_completion() || slot.answer.is_some(),

@@ -3,14 +3,15 @@
 //! ```text
 //! Idle -> Queued -> Sent -> Idle                                        LOAD, STORE, ALLOC_STORE, FREE
 //! Idle -> Entry -> Block -> Check -> Idle                               Direct Load
-//!           ^------------------'  entry changed
+//!         |   ^------------------'  entry changed
+//!         '---^  Generation not known before
 //! Idle -> Taking -> Seeking <-> Confirming -> Binding -> Idle           Direct Allocation
 //!                      '------------'-> Tidying -> Freeing -> Idle      given up with a ticket in hand
 //! ```
 
 use super::types::{Done, Failure, NEVER, OpId, Request};
 use kbtp_fabric::{Time, WorkId};
-use kbtp_wire::{BlockOffset, Handle, SlotOffset, TableEntry, Ticket};
+use kbtp_wire::{BlockOffset, Generation, Handle, SlotOffset, TableEntry, Ticket};
 
 /// A ticket in hand: what its `FetchAdd` gave, and how long it is good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,8 +33,11 @@ pub(super) enum Phase {
     Queued,
     /// The request is posted; its COMPLETION is to come.
     Sent,
-    /// Direct Load: first read of the entry.
-    Entry { attempt: u8 },
+    /// Direct Load: read of the entry that names the block, if its Generation is known already.
+    Entry {
+        attempt: u8,
+        known: Option<Generation>,
+    },
     /// Direct Load: read of the block.
     Block { attempt: u8, entry: TableEntry },
     /// Direct Load: second read of the entry.

@@ -7,12 +7,29 @@ const VALID: u16 = 1;
 const SEALED: u16 = 2;
 const BOUND: u16 = VALID | SEALED;
 
+/// A direct load that expects Generation 1.
 fn direct(handle: u64, len: u32) -> Request {
     Request::LoadDirect {
         handle: Handle(handle),
-        generation: None,
+        generation: Generation::new(1),
         into: buffer(5, len),
     }
+}
+
+/// A direct load of whatever is bound.
+fn direct_any(handle: u64) -> Request {
+    Request::LoadDirect {
+        handle: Handle(handle),
+        generation: None,
+        into: buffer(5, BLOCK),
+    }
+}
+
+/// The entry is read and is this.
+fn look(rig: &mut Rig, octets: &[u8; 16]) {
+    let (scratch, from) = read_of(rig);
+    assert_eq!(from.0, TABLE);
+    rig.read(scratch, octets).unwrap();
 }
 
 /// The one read that was posted.
@@ -33,7 +50,7 @@ fn a_direct_load_reads_entry_block_entry_each_after_the_other() {
     rig.initiator.submit(direct(98, BLOCK), 7, NEVER).unwrap();
     let (scratch, from) = read_of(&mut rig);
     assert_eq!(from, (TABLE, 0x100 + 16 * 2));
-    rig.read(scratch, &entry(BOUND, 4, 100, 0x3000)).unwrap();
+    rig.read(scratch, &entry(BOUND, 1, 100, 0x3000)).unwrap();
     let (local, from) = read_of(&mut rig);
     assert_eq!(from, (POOL, 0x3000));
     assert_eq!(local, buffer(5, 100));
@@ -41,31 +58,54 @@ fn a_direct_load_reads_entry_block_entry_each_after_the_other() {
     assert!(rig.finished().is_empty(), "not before the second look");
     let (scratch, from) = read_of(&mut rig);
     assert_eq!(from, (TABLE, 0x100 + 16 * 2));
-    rig.read(scratch, &entry(BOUND, 4, 100, 0x3000)).unwrap();
+    rig.read(scratch, &entry(BOUND, 1, 100, 0x3000)).unwrap();
     let done = rig.result().unwrap();
-    assert_eq!((done.len, done.generation.get()), (ByteLen(100), 4));
+    assert_eq!((done.len, done.generation.get()), (ByteLen(100), 1));
     assert_eq!(rig.initiator.in_flight(), 0);
+}
+
+/// A read whose words are not of one moment may join a Block Offset to the Generation after it, and the last read that
+/// Generation to the Block Offset of the binding after that: here 0 was the block of Generation 1 and is that of 5.
+//= test kbtp-6.6-direct-load-valid
+#[test]
+fn a_direct_load_takes_no_block_whose_generation_it_did_not_know() {
+    let mut rig = Rig::open();
+    rig.initiator.submit(direct_any(100), 0, NEVER).unwrap();
+    look(&mut rig, &entry(BOUND, 3, 100, 0));
+    // Not the block: the entry once more. Had this read the offset of the next binding too, the last look would tell.
+    look(&mut rig, &entry(BOUND, 3, 100, 0x1000));
+    let (_, from) = read_of(&mut rig);
+    assert_eq!(from, (POOL, 0x1000));
+    rig.done(WorkOutcome::Read).unwrap();
+    look(&mut rig, &entry(BOUND, 3, 100, 0x1000));
+    assert_eq!(rig.result().unwrap().generation.get(), 3);
+}
+
+#[test]
+fn a_direct_load_of_an_entry_that_never_stays_says_so() {
+    let mut rig = Rig::open();
+    rig.initiator.submit(direct_any(100), 0, NEVER).unwrap();
+    for generation in 0..=u16::from(limits::DIRECT_LOAD_ATTEMPTS) {
+        look(&mut rig, &entry(BOUND, 1 + 2 * generation, 100, 0));
+    }
+    let attempts = limits::DIRECT_LOAD_ATTEMPTS;
+    assert_eq!(rig.result(), Err(Failure::Unstable { attempts }));
+    assert!(rig.post().is_empty());
 }
 
 #[test]
 fn a_direct_load_starts_over_while_the_entry_changes_and_then_says_so() {
     let mut rig = Rig::open();
-    rig.initiator.submit(direct(100, BLOCK), 0, NEVER).unwrap();
-    let (scratch, _) = read_of(&mut rig);
-    rig.read(scratch, &entry(BOUND, 1, 100, 0)).unwrap();
-    for attempt in 1..=limits::DIRECT_LOAD_ATTEMPTS {
+    rig.initiator.submit(direct_any(100), 0, NEVER).unwrap();
+    look(&mut rig, &entry(BOUND, 1, 100, 0));
+    for attempt in 1..=u16::from(limits::DIRECT_LOAD_ATTEMPTS) {
+        let at = u64::from(attempt - 1) * 0x1000;
+        look(&mut rig, &entry(BOUND, attempt, 100, at));
         let (local, from) = read_of(&mut rig);
-        assert_eq!(from, (POOL, u64::from(attempt - 1) * 0x1000));
+        assert_eq!(from, (POOL, at));
         assert_eq!(local.len, ByteLen(100));
         rig.done(WorkOutcome::Read).unwrap();
-        let (scratch, _) = read_of(&mut rig);
-        let next = entry(
-            BOUND,
-            u16::from(attempt) + 1,
-            100,
-            u64::from(attempt) * 0x1000,
-        );
-        rig.read(scratch, &next).unwrap();
+        look(&mut rig, &entry(BOUND, attempt + 1, 100, at + 0x1000));
     }
     let attempts = limits::DIRECT_LOAD_ATTEMPTS;
     assert_eq!(rig.result(), Err(Failure::Unstable { attempts }));
