@@ -8,4 +8,11 @@
     reason = "every index comes from the model's own small state; a wrong one must stop the checker"
 )]
 
+pub mod check;
+pub mod direct_alloc;
+pub mod direct_load;
+mod marks;
+pub mod partition;
 pub mod ring;
+pub mod session;
+mod whole_ring;

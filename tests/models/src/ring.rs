@@ -4,6 +4,15 @@
 //! Offset, marking the slot consumed, and the two writes of a free are separate steps, and any party may be between
 //! any two of them. A FREE whose slot is not consumed yet completes (and releases its quota) while the slot write
 //! stays deferred, as the draft allows; without that freedom the missing Sequence check would go unseen.
+//!
+//! | step | function of the product |
+//! |---|---|
+//! | `Allocate` | `Ring::take`: the exchange of Head; or the initiator's `FetchAdd` |
+//! | `ReadSequence`, `ReadOffset`, `Consume` | `Ring::consume`: its loads, its store of the low half |
+//! | `TakeTail` | `Ring::advance_tail` |
+//! | `CheckSlot` | `Ring::write_in_turn`, its loads; if it may not write, the push to `Deferred` |
+//! | `WriteFirst`, `WriteSecond` | `Ring::put`: its store of the low half, its store of the Sequence |
+//! | `Write` | `Ring::settle`, whoever calls it |
 
 use stateright::{Model, Property};
 
@@ -26,6 +35,15 @@ pub enum Rules {
     NoConsume,
 }
 
+/// Who may take a ticket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taking {
+    /// Anybody, at any time, within the quota: the draft, and the initiator of a partition.
+    FetchAdd,
+    /// Only while a free has begun for it: the target (docs/adr/0010).
+    Begun,
+}
+
 /// The model: how large, and by which rules.
 #[derive(Clone, Debug)]
 pub struct Ring {
@@ -37,6 +55,8 @@ pub struct Ring {
     pub quotas: Vec<u8>,
     /// Allocations made in all.
     pub allocations: u8,
+    /// When tickets are taken.
+    pub taking: Taking,
     /// Rule left out.
     pub rules: Rules,
 }
@@ -54,6 +74,8 @@ pub enum Step {
     Consume(u8, u8),
     /// Frees a block: the tail ticket is not taken yet.
     TakeTail(u8),
+    /// Has its ticket: looks whether the slot is consumed, and its turn.
+    CheckSlot(u8, u8),
     /// Writes a free slot: first of the two writes is due.
     WriteFirst(u8, u8),
     /// Second of the two writes is due.
@@ -167,6 +189,9 @@ impl Ring {
             Step::TakeTail(block) => {
                 let ticket = state.tail;
                 state.tail = self.next(state.tail);
+                Step::CheckSlot(ticket, block)
+            }
+            Step::CheckSlot(ticket, block) => {
                 if self.writable(state, ticket) {
                     Step::WriteFirst(ticket, block)
                 } else {
@@ -198,7 +223,7 @@ impl Ring {
         for step in &state.steps {
             match *step {
                 // Until the Block Offset is written, the block is only here.
-                Step::TakeTail(b) | Step::WriteFirst(_, b) => seen.push(b),
+                Step::TakeTail(b) | Step::CheckSlot(_, b) | Step::WriteFirst(_, b) => seen.push(b),
                 Step::WriteSecond(_, b) if self.rules == Rules::SequenceFirst => seen.push(b),
                 _ => {}
             }
@@ -219,24 +244,30 @@ impl Model for Ring {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let slots = (0..self.slots)
-            .map(|s| {
-                if s < self.blocks {
-                    Slot {
-                        sequence: s,
-                        block: Some(s),
-                    }
+        // The tickets are about to wrap: a new ring begins at 0, but this is where it comes to.
+        let first = self.wrap() - 2;
+        let mut slots = vec![
+            Slot {
+                sequence: 0,
+                block: None
+            };
+            usize::from(self.slots)
+        ];
+        for n in 0..self.slots {
+            let ticket = (first + n) % self.wrap();
+            let filled = n < self.blocks;
+            slots[self.slot(ticket)] = Slot {
+                sequence: if filled {
+                    ticket
                 } else {
-                    Slot {
-                        sequence: s + self.wrap() - self.slots,
-                        block: None,
-                    }
-                }
-            })
-            .collect();
+                    (ticket + self.wrap() - self.slots) % self.wrap()
+                },
+                block: filled.then_some(n),
+            };
+        }
         vec![State {
-            head: 0,
-            tail: self.blocks,
+            head: first,
+            tail: (first + self.blocks) % self.wrap(),
             slots,
             steps: vec![Step::Idle; self.quotas.len()],
             owned: vec![Vec::new(); self.quotas.len()],
@@ -253,7 +284,10 @@ impl Model for Ring {
                 Step::Idle => {
                     let allowed =
                         self.rules == Rules::NoQuota || state.usage[party] < self.quotas[party];
-                    if state.left > 0 && allowed {
+                    let ahead = (state.tail + self.wrap() - state.head) % self.wrap();
+                    let begun =
+                        (1..=self.slots).contains(&ahead) || self.taking == Taking::FetchAdd;
+                    if state.left > 0 && allowed && begun {
                         actions.push(Action::Allocate(party));
                     }
                     for n in 0..state.owned[party].len() {
@@ -336,7 +370,7 @@ impl Model for Ring {
                 !state.deferred.is_empty()
             }),
             Property::sometimes("the tickets wrap", |model: &Self, state: &State| {
-                state.left == 0 && state.head < model.blocks && state.tail < model.blocks
+                state.head < model.slots && state.tail > state.head
             }),
         ]
     }
