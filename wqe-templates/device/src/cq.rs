@@ -27,6 +27,13 @@ impl CqReader {
         }
     }
 
+    /// Reads on from CQE number `consumed`, as if all before had been read.
+    #[must_use]
+    pub const fn from(mut self, consumed: u64) -> Self {
+        self.consumed = consumed;
+        self
+    }
+
     /// CQEs read since the start.
     #[must_use]
     pub const fn consumed(&self) -> u64 {

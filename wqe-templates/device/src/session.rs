@@ -51,6 +51,8 @@ pub struct Session {
     client_cqes: u64,
     client_failed: bool,
     keys: Vec<Mkey>,
+    /// The first slot that was armed.
+    first: u64,
     pub(crate) armed: u64,
     bells: u16,
 }
@@ -175,6 +177,7 @@ impl Session {
             client_cqes: 0,
             client_failed: false,
             keys: made,
+            first: 0,
             armed: 0,
             bells: 1 << LOG_BELLS,
         };
@@ -234,6 +237,17 @@ impl Session {
         self.images.placement()
     }
 
+    /// Starts with slot `n` instead of the first one, on queues that stand there: with a model of a device, to see indices
+    /// wrap. Before any slot is armed.
+    #[must_use]
+    pub fn starting_at(mut self, n: u64) -> Self {
+        self.first = n;
+        self.armed = n;
+        let cqes = Placement::cqe(self.template(), Cq::Client, n, 0);
+        self.client_cq = self.client_cq.from(cqes);
+        self
+    }
+
     /// The slots that a client may have requests in: the credits it may be given. Two fewer than there are, so that no WQE
     /// is overwritten that the device has yet to run.
     #[must_use]
@@ -241,7 +255,7 @@ impl Session {
         self.images.slots().saturating_sub(2)
     }
 
-    /// Slots armed since the start.
+    /// The next slot to be armed: how many were since the start.
     #[must_use]
     pub const fn armed(&self) -> u64 {
         self.armed
@@ -311,8 +325,12 @@ impl Session {
     ) -> Result<bool, SetUpError<D::Error>> {
         let head = self.template().worker.iter();
         let head = head.take(usize::from(self.template().head));
-        let blocks = head.map(kbtp_chain::element::Element::basic_blocks).sum();
-        master.enable(device, self.worker, kbtp_mlx5::WqeIndex(blocks))
+        let blocks: u16 = head.map(kbtp_chain::element::Element::basic_blocks).sum();
+        let start = self
+            .placement()
+            .block(self.template(), Queue::Worker, self.first);
+        let end = start.wrapping_add(u64::from(blocks));
+        master.enable(device, self.worker, Placement::index(end))
     }
 
     /// Slots whose completion went out, since the start; reads CQEs.
@@ -324,7 +342,7 @@ impl Session {
             }
         }
         let each = self.template().cqes(Cq::Client).max(1) as u64;
-        self.client_cqes / each
+        self.first.saturating_add(self.client_cqes / each)
     }
 
     /// Whether a send of the client's queue pair failed: the session is over.

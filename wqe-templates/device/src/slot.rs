@@ -85,6 +85,15 @@ impl Session {
         Some(SlotRequest { octets, len })
     }
 
+    /// The block that slot `n` took from the ring, or was to fill: where its READ of the client's data places it. For a slot
+    /// that ended in an error, so that software returns the block. `None` if it took none.
+    #[must_use]
+    pub fn taken_block(&self, n: u64) -> Option<BlockOffset> {
+        let address = Spot::field("C3", Field::local_address(RDMA_DATA_AT, 0));
+        let block = u64::from_be_bytes(self.get(n, address)?);
+        (block != u64::MAX).then_some(BlockOffset(block))
+    }
+
     /// Writes the answer of slot `n`, which rang: [`resume`](Self::resume) sends it.
     ///
     /// # Errors

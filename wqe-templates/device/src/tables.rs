@@ -146,11 +146,10 @@ fn header_pages() -> Vec<(u16, Vec<u8>)> {
     for opcode in 0..=u8::MAX {
         let row = version | u16::from(opcode);
         let from = u32::from(row) << LOG_PAGE;
-        let page: Vec<u8> = (from..from.saturating_add(1 << LOG_PAGE))
-            .map(table::header)
-            .collect();
-        if page.iter().any(|variant| *variant != 0) {
-            pages.push((row, page));
+        let rows = |count: u32| (from..from.saturating_add(count)).map(table::header);
+        // An opcode that is not served without flags is not served with any.
+        if rows(1).any(|variant| variant != 0) {
+            pages.push((row, rows(1 << LOG_PAGE).collect()));
         }
     }
     pages

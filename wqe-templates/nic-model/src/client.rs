@@ -96,6 +96,12 @@ impl Client {
         self.received.pop_front()
     }
 
+    /// Messages that it got and that were not taken.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.received.len()
+    }
+
     /// Keys that the target invalidated, in order.
     #[must_use]
     pub fn invalidated(&self) -> &[u32] {

@@ -137,14 +137,14 @@ impl Model {
         cq.map(|cq| cq.produced).ok_or(ModelError::Cq(cqn))
     }
 
-    /// Starts queues at high indices, so that a test need not run long to see them wrap: a queue pair that was not connected
+    /// Starts queues at high indices, so that a test need not run long to see them wrap: a queue pair that has run nothing
     /// yet is as if so many basic blocks had run and so many receive WQEs been used.
     ///
     /// # Errors
-    /// [`ModelError`] if there is none, or it is connected.
+    /// [`ModelError`] if there is none, or it has run something.
     pub fn set_indices(&mut self, qpn: Qpn, blocks: u64, received: u64) -> Result<(), ModelError> {
         let qp = self.qp_mut(qpn)?;
-        if qp.state != State::Reset {
+        if qp.posted != 0 || qp.received != 0 || qp.state == State::Error {
             return Err(ModelError::State(qpn));
         }
         qp.posted = blocks;

@@ -146,6 +146,7 @@ impl Model {
         let Ok(qp) = self.qp_mut(qpn) else { return };
         // Requests behind it are never seen.
         qp.halted = true;
+        qp.refused = true;
         for pending in qp.pending.iter_mut().filter(|one| one.id == id) {
             pending.work = Work::Failed(syndrome);
         }

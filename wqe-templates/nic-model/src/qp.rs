@@ -103,6 +103,8 @@ pub(crate) struct Qp {
     pub(crate) reads: u8,
     /// Something failed: no WQE starts any more.
     pub(crate) halted: bool,
+    /// A responder refused a request: it sees none that come after.
+    pub(crate) refused: bool,
     /// The WAIT that it stands at.
     pub(crate) blocked: Option<(usize, CqeIndex)>,
     pub(crate) received: u64,
@@ -128,6 +130,7 @@ impl Qp {
             answered: 0,
             reads: 0,
             halted: false,
+            refused: false,
             blocked: None,
             received: 0,
             receive_enabled: 0,

@@ -30,14 +30,10 @@ impl Model {
     pub(crate) fn go_on(&mut self, at: usize) -> bool {
         let Some(qp) = self.qp(at) else { return false };
         let waiting = qp.pending.get(qp.answered);
-        let can_request = waiting.is_some_and(|one| one.stage != Stage::Sent);
+        let can_request = !qp.refused && waiting.is_some_and(|one| one.stage != Stage::Sent);
         let front = qp.pending.front();
         let can_reply = front.is_some_and(|one| one.stage == Stage::Answered);
-        let request_first = match self.schedule {
-            Schedule::Eager => true,
-            Schedule::Withhold => false,
-            Schedule::Random => self.random.chance(128),
-        };
+        let request_first = self.schedule == Schedule::Eager || self.random.chance(128);
         if request_first && can_request && self.respond(at) {
             return true;
         }
@@ -85,6 +81,7 @@ impl Model {
                 if retry < 7 && qp.not_ready > limit {
                     work = Work::Failed(Syndrome::RNR_RETRY_EXCEEDED);
                     qp.halted = true;
+                    qp.refused = true;
                     qp.answered += 1;
                 }
             }
@@ -96,6 +93,7 @@ impl Model {
                 // Requests behind it are never seen.
                 work = Work::Failed(syndrome);
                 qp.halted = true;
+                qp.refused = true;
                 qp.answered += 1;
             }
         }
@@ -130,7 +128,7 @@ impl Model {
                 remote,
                 data,
                 immediate,
-            } => self.serve_write(peer, *remote, data, *immediate, solicited),
+            } => self.serve_write((from, peer), *remote, data, *immediate, solicited),
             Work::Send { data, kind } => self.serve_send(peer, data, *kind, solicited),
             Work::Read {
                 remote, len, data, ..
@@ -210,7 +208,7 @@ impl Model {
 
     fn serve_write(
         &mut self,
-        peer: usize,
+        (from, peer): (usize, usize),
         remote: RemoteAddress,
         data: &[u8],
         immediate: Option<u32>,
@@ -218,7 +216,7 @@ impl Model {
     ) -> Outcome {
         let asker = match self.allowed(peer, |access| access.write) {
             Ok(asker) => asker,
-            Err(syndrome) => return self.refuse(usize::MAX, peer, syndrome),
+            Err(syndrome) => return self.refuse(from, peer, syndrome),
         };
         let receives = self.qp(peer).map_or(0, |qp| qp.receives(&self.memory));
         if immediate.is_some() && receives == 0 {
@@ -239,7 +237,7 @@ impl Model {
         };
         self.extents = extents;
         if result.is_err() {
-            return self.refuse(usize::MAX, peer, Syndrome::REMOTE_ACCESS);
+            return self.refuse(from, peer, Syndrome::REMOTE_ACCESS);
         }
         if let Some(immediate) = immediate {
             let opcode = CqeOpcode::ReceivedWriteImmediate;

@@ -1,6 +1,7 @@
 //! A target on the model, its clients, and what the protocol says should come of their requests.
 
-use kbtp_chain::{Template, full, load};
+use kbtp_chain::element::{Cq, Queue};
+use kbtp_chain::{Placement, Template, full, load};
 use kbtp_device::{
     Answer, Device, Master, Peer, PeerAccess, PoolPlace, Profile, Route, Session, SessionPlan,
     Target,
@@ -45,6 +46,8 @@ pub(crate) struct Setup {
     pub(crate) seed: u64,
     /// Each session's template.
     pub(crate) sessions: Vec<Template>,
+    /// The slot that each starts with.
+    pub(crate) first_slot: u64,
 }
 
 impl Setup {
@@ -54,6 +57,7 @@ impl Setup {
             schedule,
             seed,
             sessions: vec![full(ByteLen(BLOCK)); sessions],
+            first_slot: 0,
         }
     }
 
@@ -115,6 +119,26 @@ impl Numbers {
     pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[usize::try_from(self.below(from.len() as u64)).unwrap()]
     }
+}
+
+/// A session whose queues have run so many slots.
+fn started_at(model: &mut Model, session: Session, first: u64) -> Session {
+    let (template, placement) = (session.template().clone(), session.placement().clone());
+    let block = |queue| placement.block(&template, queue, first);
+    let (worker, client) = (session.worker_qpn(), session.client_qpn());
+    model.set_indices(worker, block(Queue::Worker), 0).unwrap();
+    model
+        .set_indices(client, block(Queue::Client), first)
+        .unwrap();
+    for (cqn, cq) in session
+        .cqns()
+        .into_iter()
+        .zip([Cq::Receive, Cq::Client, Cq::Worker])
+    {
+        let cqes = Placement::cqe(&template, cq, first, 0);
+        model.set_produced(cqn, cqes).unwrap();
+    }
+    session.starting_at(first)
 }
 
 fn ring() -> RingOrder {
@@ -214,12 +238,12 @@ impl Rig {
             });
             let own = HANDLES / count;
             let base = TABLE_BASE + own * u64::from(id);
-            rig.join(&profiles[at], id, base..base + own);
+            rig.join(&profiles[at], id, base..base + own, setup.first_slot);
         }
         rig
     }
 
-    fn join(&mut self, profile: &Profile, id: u16, own: std::ops::Range<u64>) {
+    fn join(&mut self, profile: &Profile, id: u16, own: std::ops::Range<u64>, first: u64) {
         let plan = SessionPlan {
             id,
             own_base: Handle(own.start),
@@ -228,6 +252,9 @@ impl Rig {
         };
         let model = &mut self.model;
         let mut session = Session::create(model, &self.target, profile, &plan).unwrap();
+        if first > 0 {
+            session = started_at(model, session, first);
+        }
         model.connect(session.client_qpn(), &ROUTE).unwrap();
         session.arm_free(model).unwrap();
         assert!(session.start(model, &mut self.master).unwrap());
@@ -337,12 +364,12 @@ impl Rig {
         entry(&self.target, handle)
     }
 
-    /// A block's octets.
+    /// A block's octets; none if there is no such block.
     pub(crate) fn block(&self, offset: BlockOffset) -> Vec<u8> {
         let mut octets = vec![0; usize::try_from(BLOCK).unwrap()];
-        let at = offset.0 - FIRST_BLOCK;
-        self.target.pool().blocks.read(at, &mut octets).unwrap();
-        octets
+        let at = offset.0.wrapping_sub(FIRST_BLOCK);
+        let read = self.target.pool().blocks.read(at, &mut octets);
+        read.map_or(Vec::new(), |()| octets)
     }
 
     /// A slot of the ring.

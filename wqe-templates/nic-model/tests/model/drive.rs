@@ -1,6 +1,6 @@
 //! Random requests of one session at a time, and what should come of each.
 
-use super::common::{
+use crate::common::{
     ALLOC, BLOCK, BLOCKS, BUFFER, BUFFERS, Expected, FREE, HANDLES, INVALIDATE, KEY, LOAD, Rig,
     SEAL, STORE, Setup, TABLE_BASE, UNSEALED, completion, key, pattern, request,
 };
@@ -145,7 +145,7 @@ impl Drive {
         let message = request(ask.opcode, ask.flags, id, ask.handle, ask.generation, data);
         let invalidated = self.rig.parties[party].client.invalidated().len();
         let punts = self.rig.parties[party].punts;
-        self.watch(&ask);
+        self.watch(party, &ask);
         self.rig.send(party, &message);
         self.rig.settle()?;
         self.rig.observe = None;
@@ -165,21 +165,26 @@ impl Drive {
         self.rig.conserved()
     }
 
-    /// While a handle is bound, whoever looks sees Data Length, block and data as soon as VALID.
-    fn watch(&mut self, ask: &Ask) {
-        let (ALLOC, Some(_)) = (ask.opcode, ask.then) else {
-            return;
-        };
-        let (handle, data) = (ask.handle, pattern(ask.data));
+    /// Whoever looks at an entry that is being bound sees Data Length, block and data as soon as VALID; and a client that has
+    /// its completion finds the entry as it is from then on.
+    fn watch(&mut self, party: usize, ask: &Ask) {
+        let Some(then) = ask.then else { return };
+        let (handle, data, opcode) = (ask.handle, pattern(then.data), ask.opcode);
         self.rig.observe = Some(Box::new(move |rig| {
             let entry = rig.entry(handle);
-            if !entry.flags.contains(EntryFlags::VALID) {
-                return Ok(());
+            let valid = entry.flags.contains(EntryFlags::VALID);
+            if opcode == ALLOC && valid {
+                let whole = entry.data_len.0 == BLOCK && rig.block(entry.block) == data;
+                whole
+                    .then_some(())
+                    .ok_or_else(|| "VALID before the data".to_owned())?;
             }
-            let whole = entry.data_len.0 == BLOCK && rig.block(entry.block) == data;
-            whole
-                .then_some(())
-                .ok_or_else(|| "VALID before the data".to_owned())
+            let answered = rig.parties[party].client.waiting() > 0;
+            let generation = Generation::to_wire(entry.generation);
+            if answered && (entry.flags.0, generation) != (then.flags(), then.generation) {
+                return Err("a completion before the entry".to_owned());
+            }
+            Ok(())
         }));
     }
 
