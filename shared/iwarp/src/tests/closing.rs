@@ -46,7 +46,6 @@ fn closing_in_order_lets_everything_out() {
 
 #[test]
 fn a_peer_that_closes_too_cuts_nothing_off() {
-    //= test rfc5041-6.2.1-close-other-half
     let mut pair = Pair::default();
     let mine = region(1 << 20);
     let theirs = region(1 << 20);
@@ -160,6 +159,7 @@ fn a_last_word_without_an_answer_is_the_end() {
 /// Nothing that needs an answer can be asked of it any more, and what stands before that still goes out.
 #[test]
 fn a_peer_that_has_said_its_last_word_is_not_read_from() {
+    //= test rfc5041-6.2.1-close-other-half
     let mut pair = Pair::default();
     let mine = region(64);
     let my_stag = register(&mut pair.b, &mine, 0, Access::LOCAL);

@@ -343,6 +343,10 @@ fn control_flags_of_the_startup() {
         frames(Handshake::Enhanced, all),
         ((0x50, 2, 0, 0), (0x50, 2, 0, 0))
     );
+    // What both can do, all of it and no more.
+    let both = (0x50, 2, 0xC0, 0x40);
+    let wanted = Handshake::PeerToPeer(kinds(true, false, true));
+    assert_eq!(frames(wanted, all), (both, both));
     assert_eq!(
         frames(Handshake::PeerToPeer(all), kinds(false, true, true)),
         ((0x50, 2, 0xC0, 0xC0), (0x50, 2, 0x80, 0xC0))
