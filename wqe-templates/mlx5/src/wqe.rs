@@ -192,6 +192,12 @@ fn payload(segments: &[[u8; SEGMENT]]) -> Result<Payload<'_>, DecodeError> {
         return list(segments).map(Payload::List);
     };
     let len = usize::from(header.data_len());
+    if len == 0 {
+        return Err(DecodeError::Unknown {
+            field: "Inline length",
+            value: 0,
+        });
+    }
     data.get(..len)
         .map(Payload::Inline)
         .ok_or_else(|| short("Inline data", data.len(), len))

@@ -424,6 +424,11 @@ mod tests {
             let error = Wqe::decode(wqe.as_octets()).expect_err("no meaning");
             assert!(matches!(error, DecodeError::Unknown { .. }), "{error}");
         }
+        // Inline data of no octets: none is written, so none is read.
+        let mut octets = good.as_octets().to_vec();
+        octets[19] = 0;
+        let error = Wqe::decode(&octets).expect_err("inline data of nothing");
+        assert!(matches!(error, DecodeError::Unknown { .. }), "{error}");
         for segments in [0, 3] {
             let mut wqe = good.clone();
             wqe.put(Field::LENGTH, &[segments]);
