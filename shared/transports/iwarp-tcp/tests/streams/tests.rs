@@ -1,7 +1,9 @@
 //! What all of them need, and the parts.
 
 mod closing;
+mod differential;
 mod hostile;
+mod loopback;
 mod operations;
 mod security;
 mod startup;
