@@ -3,12 +3,17 @@ CARGO ?= cargo
 TRACE ?= tools/kbtp/data/sample_trace.jsonl
 RUNFLAGS ?=
 BENCHFLAGS ?=
+FUZZFLAGS ?=
+TARGET ?=
+TESTS ?=
+N ?= 100
+PROOFFLAGS ?=
 SIMFLAGS ?= --seeds 5000 --jobs 2
 MUTANTS ?= -p kbtp-core -p kbtp-wire -p kbtp-iwarp
 COUNTFLAGS ?=
 HOLD = --ops load --sessions 1 --load idle --rounds 9 --window 100ms
 
-.PHONY: help run test loom sim coverage mutants lint fmt bench promises instructions doc man completions build clean
+.PHONY: help run test loom sim coverage mutants asan tsan valgrind fuzz flakes release-proof lint fmt bench promises instructions doc man completions build clean
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 build: ## Build everything, optimised
@@ -25,6 +30,18 @@ coverage: ## Which lines of the protocol's crates their tests run; fails if they
 	$(CARGO) xtask coverage
 mutants: ## Change the code in each way that a test should notice, and list what none does (MUTANTS="-p kbtp-core -f shared/core/src/pool/ring.rs")
 	$(CARGO) mutants -j 1 $(MUTANTS)
+asan: ## The tests under AddressSanitizer and LeakSanitizer (TESTS="-p kbtp-core")
+	$(CARGO) xtask sanitize address $(TESTS)
+tsan: ## The tests under ThreadSanitizer; needs the component rust-src (TESTS="-p kbtp-core")
+	$(CARGO) xtask sanitize thread $(TESTS)
+valgrind: ## The tests of the one crate with raw memory, under valgrind
+	PROPTEST_CASES=8 CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="valgrind --quiet --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite" $(CARGO) nextest run --locked --no-fail-fast --profile sanitize -p kbtp-memory
+fuzz: ## Fuzz, guided by coverage, and keep what was found (TARGET=rdmap_stream FUZZFLAGS="--seconds 600")
+	$(CARGO) xtask fuzz $(TARGET) $(FUZZFLAGS)
+flakes: ## Every test N times: one that fails once is a bug (N=100, TESTS="-p kbtp-core")
+	$(CARGO) nextest run --locked --no-fail-fast --retries 0 --stress-count $(N) --status-level fail --final-status-level fail $(or $(TESTS),--workspace --exclude kbtp-sim --exclude kbtp-models --exclude kbtp-fuzz)
+release-proof: ## Everything at the size of a release: many hours, goes on where it was stopped (PROOFFLAGS="--list")
+	$(CARGO) xtask release-proof $(PROOFFLAGS)
 lint: ## Formatting, clippy, documentation, and the checks of the tree itself
 	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet && $(CARGO) xtask check
 fmt: ## Format the tree

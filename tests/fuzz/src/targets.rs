@@ -1,10 +1,13 @@
 //! The targets.
 
 mod control;
+mod device;
+mod initiator;
 mod iwarp;
-mod kbtp;
+mod kbtp_messages;
 mod session;
 mod stream;
+mod text;
 
 /// A parser under test.
 #[derive(Clone, Copy, Debug)]
@@ -21,42 +24,42 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target {
         name: "kbtp_request",
-        run: kbtp::request,
+        run: kbtp_messages::request,
         cost: 1,
     },
     Target {
         name: "kbtp_hello",
-        run: kbtp::hello,
+        run: kbtp_messages::hello,
         cost: 1,
     },
     Target {
         name: "kbtp_hello_ack",
-        run: kbtp::hello_ack,
+        run: kbtp_messages::hello_ack,
         cost: 1,
     },
     Target {
         name: "kbtp_completion",
-        run: kbtp::completion,
+        run: kbtp_messages::completion,
         cost: 1,
     },
     Target {
         name: "kbtp_record",
-        run: kbtp::record,
+        run: kbtp_messages::record,
         cost: 1,
     },
     Target {
         name: "kbtp_private_data",
-        run: kbtp::private_data,
+        run: kbtp_messages::private_data,
         cost: 1,
     },
     Target {
         name: "kbtp_tlvs",
-        run: kbtp::tlvs,
+        run: kbtp_messages::tlvs,
         cost: 1,
     },
     Target {
         name: "kbtp_memory",
-        run: kbtp::memory,
+        run: kbtp_messages::memory,
         cost: 1,
     },
     Target {
@@ -87,6 +90,36 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "control_frame",
         run: control::frame,
+        cost: 2,
+    },
+    Target {
+        name: "initiator_session",
+        run: initiator::initiator_session,
+        cost: 20,
+    },
+    Target {
+        name: "mlx5_wqe",
+        run: device::mlx5_wqe,
+        cost: 1,
+    },
+    Target {
+        name: "chain_memory",
+        run: device::chain_memory,
+        cost: 50,
+    },
+    Target {
+        name: "target_config",
+        run: text::target_config,
+        cost: 10,
+    },
+    Target {
+        name: "command_line",
+        run: text::command_line,
+        cost: 500,
+    },
+    Target {
+        name: "trace",
+        run: text::trace,
         cost: 2,
     },
 ];

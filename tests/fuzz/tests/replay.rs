@@ -106,5 +106,11 @@ mod tests {
         target_session
         rdmap_stream
         control_frame
+        initiator_session
+        mlx5_wqe
+        chain_memory
+        target_config
+        command_line
+        trace
     }
 }

@@ -9,6 +9,7 @@ pub(crate) const ACCEPTED: &[&str] = &[
     "ISC",
     "MIT",
     "Unicode-3.0",
+    "NCSA",
     "Unlicense",
     "Zlib",
 ];

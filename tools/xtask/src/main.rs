@@ -2,18 +2,23 @@
 //!
 //! `tidy` holds the crates' arrows, licences and a few rules no compiler knows; `reqtrace` holds code, tests and
 //! `docs/spec/requirements/` together; `promises` holds the specification and the threat model to tests and limits;
-//! `check` does all three. `coverage` measures which lines the tests run.
+//! `check` does all three. `coverage` measures which lines the tests run; `sanitize`, `fuzz` and `release-proof` build
+//! in ways of their own and run long.
 #![forbid(unsafe_code)]
 
 mod citation;
 mod coverage;
 mod finding;
+mod fuzz;
+mod job;
 mod lexer;
 mod licence;
 mod lines;
 mod metadata;
 mod promises;
+mod proof;
 mod requirements;
+mod sanitize;
 mod tidy;
 mod tree;
 
@@ -29,6 +34,10 @@ const USAGE: &str = "usage: cargo xtask tidy
        cargo xtask reqtrace [--update] [--report-only]
        cargo xtask check [--report-only]
        cargo xtask coverage [--update] [--missing]
+       cargo xtask sanitize address|thread [what `cargo nextest run` takes to choose tests]
+       cargo xtask fuzz [TARGET..] [--seconds N] [--jobs N] [--discard] [--part I/N]
+       cargo xtask fuzz TARGET --replay FILE
+       cargo xtask release-proof [PART..] [--list] [--anew]
 
   tidy           the rules of the tree: arrows between crates, licences, lengths, attributes
   promises       every row of docs/SPECIFICATION.md and docs/THREAT-MODEL.md names tests that exist and the numbers of limits
@@ -39,6 +48,16 @@ const USAGE: &str = "usage: cargo xtask tidy
   coverage       the lines of the protocol's crates that their tests run; fails if they are fewer than before
     --update       write docs/spec/coverage-lines.txt anew
     --missing      list the lines that no test runs
+  sanitize       the tests under AddressSanitizer or ThreadSanitizer, and planted faults that they must see
+  fuzz           the fuzz targets, guided by coverage, under AddressSanitizer
+    --seconds      for each target; 30 without
+    --jobs         targets at a time
+    --discard      keep nothing of what was found in the corpus
+    --part         only every Nth target, from the Ith on
+    --replay       run one input
+  release-proof  everything at the size of a release; goes on where it was stopped
+    --list         say what it is made of, and how long each part takes
+    --anew         forget what was done
 ";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +112,9 @@ impl Options {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(outcome) = run_long(&words) {
+        return outcome;
+    }
     let Some(options) = Options::parse(&words) else {
         eprint!("{USAGE}");
         return ExitCode::from(2);
@@ -105,6 +127,26 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What builds in its own way and runs long; `None` if the words are no such command.
+fn run_long(words: &[String]) -> Option<ExitCode> {
+    let (command, rest) = words.split_first()?;
+    let out = &mut std::io::stdout();
+    let done = match command.as_str() {
+        "fuzz" => fuzz::Fuzz::parse(rest)?.run(&root(), out),
+        "sanitize" => sanitize::Sanitize::parse(rest)?.run(&root(), out),
+        "release-proof" => proof::Proof::parse(rest)?.run(&root(), out),
+        _ => return None,
+    };
+    Some(match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    })
 }
 
 /// The workspace: two folders above this crate.
