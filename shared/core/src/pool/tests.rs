@@ -526,11 +526,17 @@ fn a_partition_is_looked_for_a_window_at_a_time() {
     let blocks: Vec<_> = (0..2 * apart + 10).map(|_| hold(&pool, OURS)).collect();
     // First in the ring stand as many blocks as a window has, none beside another, and behind them a run of ten.
     let (lonely, run) = blocks.split_at(usize::try_from(2 * apart).unwrap());
-    for block in lonely.iter().step_by(2).chain(run) {
-        pool.put_back(*block);
-    }
     let head = || pool.ring(Home::Shared).head();
     let before = head();
+    for block in lonely.iter().step_by(2) {
+        pool.put_back(*block);
+    }
+    // All there is lies in the window: it is looked at, and nothing is taken.
+    assert!(pool.carve(4, AtomicForm::Masked, OURS).is_none());
+    assert_eq!(head(), before);
+    for block in run {
+        pool.put_back(*block);
+    }
     assert!(pool.carve(4, AtomicForm::Masked, OURS).is_none());
     assert_eq!(head().distance(before), apart);
     assert_eq!(pool.usage().free, apart + 10, "all are back");
