@@ -217,6 +217,33 @@ mod tests {
         assert_eq!(config.handshake, Handshake::Enhanced);
     }
 
+    /// (How it compares with what is allocated, a test of the hostile suite measures.)
+    #[test]
+    fn the_memory_bound_has_each_part_in_it() {
+        let base = Config::default();
+        let octets = u64::from(base.receive_slots) * u64::from(base.max_receive);
+        let rings = u64::from(base.staging_len) + u64::from(base.head_ring_len);
+        assert!(base.memory() > octets + rings);
+        assert!(base.memory() < 2 * (octets + rings) + (4 << 20));
+        // What each thing more costs at least: its octets, or a record of it.
+        let more: [(fn(&mut Config), u64); 8] = [
+            (|c| c.receive_slots += 1, u64::from(base.max_receive) + 40),
+            (|c| c.max_receive += 1, u64::from(base.receive_slots)),
+            (|c| c.send_queue += 1, 128),
+            (|c| c.outbound_reads += 1, 32),
+            (|c| c.inbound_reads += 1, 32),
+            (|c| c.registrations += 1, 64),
+            (|c| c.staging_len += 1, 1),
+            (|c| c.head_ring_len *= 2, u64::from(base.head_ring_len)),
+        ];
+        for (number, (change, least)) in (0..).zip(more) {
+            let mut config = base.clone();
+            change(&mut config);
+            let grown = config.memory() - base.memory();
+            assert!((least..=2 * least).contains(&grown), "{number}: {grown}");
+        }
+    }
+
     #[test]
     fn each_bound_holds() {
         let bad: [fn(&mut Config); 7] = [

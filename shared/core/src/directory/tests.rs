@@ -4,7 +4,8 @@ use super::*;
 use crate::pool::{Domain, Home};
 use crate::{BlockIndex, Contents, Geometry, TenantKey};
 use kbtp_memory::{PageOptions, Region, crc32c};
-use kbtp_wire::{BlockOffset, ByteLen, Nonce};
+use kbtp_wire::{AtomicForm, BlockOffset, ByteLen, Nonce, Status};
+use std::sync::atomic::Ordering::Relaxed;
 
 const BLOCKS: u32 = 16;
 const HANDLES: u64 = 1024;
@@ -378,4 +379,80 @@ fn a_range_that_is_released_ends_where_the_next_one_begins() {
     let summary = directory.summary();
     assert_eq!((summary.ranges, summary.committed), (1, 4));
     assert_eq!(directory.next_timeout(), None);
+}
+
+/// As many records are left for the other tenants as they may need for the ranges that are kept for them.
+//= test rfc5042-3-resource-control
+#[test]
+fn the_last_records_are_kept_for_the_other_tenants() {
+    let shared = Memory::new().format();
+    let mut directory = Directory::new(config(&["red", "blue"]), &shared.pool).unwrap();
+    // Of 16 granules, half are kept: four for each tenant.
+    while directory.free_slots.len() > 5 {
+        directory.free_slots.pop_last();
+    }
+    granted(open(&mut directory, &shared, 1, "red", 64));
+    let second = open(&mut directory, &shared, 2, "red", 64);
+    assert!(
+        matches!(second, Opened::Refused(Status::NoSpace)),
+        "{second:?}"
+    );
+    granted(open(&mut directory, &shared, 3, "blue", 64));
+}
+
+/// What a pair has bound counts against its quota but lies outside a new partition, which has to hold at least as much.
+//= test kbtp-3.4-own-ring
+#[test]
+fn a_partition_is_not_smaller_than_what_is_bound() {
+    for (others, quota, partition) in [(0, 3, true), (9, 4, true), (10, 3, true), (11, 3, false)] {
+        let shared = Memory::new().format();
+        let mut directory = Directory::new(config(&["red"]), &shared.pool).unwrap();
+        let first = granted(open(&mut directory, &shared, 1, "red", 64));
+        for row in 0..3 {
+            store(&shared, first.first_row + row, first.domain);
+        }
+        directory.close(Time(1), &shared, SessionId(1), 3);
+        if others > 0 {
+            let wants = Opening {
+                quota: others,
+                ..opening(&directory, 2, "red", 64)
+            };
+            assert_eq!(granted(directory.open(&shared, &wants)).quota, others);
+        }
+        let again = Opening {
+            id: SessionId(3),
+            quota,
+            direct_alloc: Some(AtomicForm::Masked),
+            ..opening(&directory, 1, "red", 64)
+        };
+        let again = granted(directory.open(&shared, &again));
+        assert!(again.resumed);
+        assert_eq!((again.bound, again.quota), (3, quota), "beside {others}");
+        assert_eq!(again.partition.is_some(), partition, "beside {others}");
+        let reserved = if partition { quota + 3 } else { quota };
+        assert_eq!(directory.summary().committed, others + reserved);
+        let refused = shared.stats.partitions_refused.load(Relaxed);
+        assert_eq!(refused, u64::from(!partition));
+    }
+}
+
+#[test]
+fn without_quota_no_partition_is_looked_for() {
+    let shared = Memory::new().format();
+    let mut directory = Directory::new(config(&["red"]), &shared.pool).unwrap();
+    let all = Opening {
+        quota: BLOCKS,
+        ..opening(&directory, 1, "red", 64)
+    };
+    assert_eq!(granted(directory.open(&shared, &all)).quota, BLOCKS);
+    let late = Opening {
+        direct_alloc: Some(AtomicForm::Masked),
+        ..opening(&directory, 2, "red", 64)
+    };
+    let late = directory.open(&shared, &late);
+    assert!(matches!(late, Opened::Refused(Status::NoSpace)), "{late:?}");
+    assert_eq!(shared.stats.partitions_refused.load(Relaxed), 1);
+    let summary = directory.summary();
+    assert_eq!((summary.ranges, summary.partitions), (1, 0));
+    assert_eq!(shared.pool.audit().in_rings, BLOCKS);
 }
