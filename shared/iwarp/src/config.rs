@@ -220,13 +220,14 @@ mod tests {
     /// (How it compares with what is allocated, a test of the hostile suite measures.)
     #[test]
     fn the_memory_bound_has_each_part_in_it() {
+        type Change = fn(&mut Config);
         let base = Config::default();
         let octets = u64::from(base.receive_slots) * u64::from(base.max_receive);
         let rings = u64::from(base.staging_len) + u64::from(base.head_ring_len);
         assert!(base.memory() > octets + rings);
         assert!(base.memory() < 2 * (octets + rings) + (4 << 20));
         // What each thing more costs at least: its octets, or a record of it.
-        let more: [(fn(&mut Config), u64); 8] = [
+        let more: [(Change, u64); 8] = [
             (|c| c.receive_slots += 1, u64::from(base.max_receive) + 40),
             (|c| c.max_receive += 1, u64::from(base.receive_slots)),
             (|c| c.send_queue += 1, 128),
