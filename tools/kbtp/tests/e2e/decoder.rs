@@ -356,9 +356,9 @@ fn check_operations(stream: &Stream) {
         // Two stores that the target reads.
         &[SEND, RESPONSE],
         &[SEND, RESPONSE],
-        // A load, then a direct one: entry, block, entry.
+        // A load, then a direct one of whatever Generation: entry, entry again, block, entry.
         &[SEND],
-        &[READ, READ, READ],
+        &[READ, READ, READ, READ],
         // A ticket, its slot twice, the block, BIND.
         &[ATOMIC, READ, READ],
         &[WRITE, SEND],
@@ -374,7 +374,7 @@ fn check_operations(stream: &Stream) {
         &[READ, SEND],
         &[READ, SEND],
         &[WRITE, SEND],
-        &[RESPONSE, RESPONSE, RESPONSE],
+        &[RESPONSE, RESPONSE, RESPONSE, RESPONSE],
         &[ATOMIC_RESPONSE, RESPONSE, RESPONSE],
         // BIND is done; a block.
         &[SEND, WRITE, SEND],
