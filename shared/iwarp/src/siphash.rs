@@ -91,6 +91,7 @@ const fn round(v: [u64; 4]) -> [u64; 4] {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn the_vector_of_the_paper_for_eight_octets() {
@@ -104,6 +105,31 @@ mod tests {
             key.hash(u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7])),
             0x93f5_f579_9a93_2462
         );
+    }
+
+    /// It goes to logs with what holds it.
+    #[test]
+    fn a_key_is_not_shown() {
+        let key = SipKey::from_seed(&[0xAB; 32], true);
+        assert_eq!(std::format!("{key:?}"), "SipKey(..)");
+    }
+
+    /// Else who knows some STags could tell part of others.
+    #[test]
+    fn each_half_of_a_permuted_number_follows_from_both_halves() {
+        let key = SipKey::from_seed(&[7; 32], true);
+        for tweak in [0, 1, 1 << 16] {
+            let low_of = |high: u32| key.permute(tweak, 16, high << 8) & 0xFF;
+            let high_of = |low: u32| key.permute(tweak, 16, low) >> 8;
+            for half in [
+                (0..256).map(low_of).collect(),
+                (0..256).map(high_of).collect(),
+            ] {
+                // Of 256 random octets some 162 differ.
+                let values: BTreeSet<u32> = half;
+                assert!((120..200).contains(&values.len()), "{}", values.len());
+            }
+        }
     }
 
     proptest! {
