@@ -21,14 +21,46 @@ pub struct Part {
 enum Change {
     /// The WQE's own index: basic blocks from the start of the slot.
     Index(u16),
-    /// Index of the CQE of a WAIT.
-    Wait(Cq, u8),
-    /// End of what a `SEND_EN` enables.
-    Enable(Queue, Bound),
+    /// Index of the CQE of a WAIT: which of its slot's, of how many.
+    Wait(u8, u64),
+    /// End of what a `SEND_EN` enables: basic blocks from the start of this slot.
+    Enable(Queue, u16),
+    /// The same from the start of the next slot.
+    EnableNext(Queue, u8),
     /// What the doorbell of a punt says.
     Bell,
-    /// Address of a CQE: completion queues are longer or shorter than the rings.
-    CqeAddress(Cq, u8, u16),
+    /// Address of a CQE, whose queue is longer or shorter than the rings: which of its slot's, of how many, and the octet.
+    CqeAddress(Cq, u8, u64, u16),
+}
+
+/// Where a slot starts: the basic blocks of both queues, and those of the next slot.
+struct Starts {
+    n: u64,
+    worker: [u64; 2],
+    client: [u64; 2],
+}
+
+impl Starts {
+    fn new(template: &Template, placement: &Placement, n: u64) -> Self {
+        let of = |queue| [n, n.wrapping_add(1)].map(|n| placement.block(template, queue, n));
+        Self {
+            n,
+            worker: of(Queue::Worker),
+            client: of(Queue::Client),
+        }
+    }
+
+    const fn of(&self, queue: Queue) -> [u64; 2] {
+        match queue {
+            Queue::Worker => self.worker,
+            Queue::Client => self.client,
+        }
+    }
+
+    /// CQE `number` of so many a slot, counted from the first one ever.
+    fn cqe(&self, number: u8, each: u64) -> u64 {
+        self.n.wrapping_mul(each).wrapping_add(u64::from(number))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,9 +135,10 @@ impl Images {
         } = self;
         let place = usize::try_from(n.checked_rem(slots.len() as u64)?).ok()?;
         let slot = slots.get_mut(place)?;
+        let starts = Starts::new(template, placement, n);
         for fix in &slot.fixes {
             let part = part_of(&mut slot.parts, fix.queue);
-            apply(fix, template, placement, n, &mut part.octets);
+            apply(fix, placement, &starts, &mut part.octets);
         }
         // Nothing but addresses moves with the lap, and those of the rings repeat.
         Some((&slot.parts, &slot.receive))
@@ -127,32 +160,37 @@ fn put(octets: &mut [u8], at: usize, field: Field, value: &[u8]) {
     }
 }
 
-fn apply(fix: &Fix, template: &Template, placement: &Placement, n: u64, octets: &mut [u8]) {
+fn apply(fix: &Fix, placement: &Placement, starts: &Starts, octets: &mut [u8]) {
     let at = fix.at;
+    let enable = |octets: &mut [u8], end| {
+        let index = u32::from(Placement::index(end).0);
+        put(octets, at, Field::ENABLE_INDEX, &index.to_be_bytes());
+    };
     match fix.change {
         Change::Index(offset) => {
-            let block = placement.block(template, fix.queue, n);
+            let [block, _] = starts.of(fix.queue);
             let index = Placement::index(block.wrapping_add(u64::from(offset)));
             put(octets, at, Field::INDEX, &index.0.to_be_bytes());
         }
-        Change::Wait(cq, number) => {
-            let index = Placement::cqe_index(Placement::cqe(template, cq, n, number));
+        Change::Wait(number, each) => {
+            let index = Placement::cqe_index(starts.cqe(number, each));
             put(octets, at, Field::WAIT_INDEX, &index.get().to_be_bytes());
         }
-        Change::Enable(queue, bound) => {
-            let end = placement.end(template, queue, bound, n).unwrap_or(0);
-            let index = u32::from(Placement::index(end).0);
-            put(octets, at, Field::ENABLE_INDEX, &index.to_be_bytes());
+        Change::Enable(queue, blocks) => {
+            let [block, _] = starts.of(queue);
+            enable(octets, block.wrapping_add(u64::from(blocks)));
+        }
+        Change::EnableNext(queue, blocks) => {
+            let [_, next] = starts.of(queue);
+            enable(octets, next.wrapping_add(u64::from(blocks)));
         }
         Change::Bell => {
-            let says = placement.bell(n);
+            let says = placement.bell(starts.n);
             put(octets, at, Field::IMMEDIATE, &says.to_be_bytes());
         }
-        Change::CqeAddress(cq, number, octet) => {
-            let cqe = Placement::cqe(template, cq, n, number);
-            let address = placement
-                .cqe_address(cq, cqe)
-                .wrapping_add(u64::from(octet));
+        Change::CqeAddress(cq, number, each, octet) => {
+            let address = placement.cqe_address(cq, starts.cqe(number, each));
+            let address = address.wrapping_add(u64::from(octet));
             put(octets, at, Field::REMOTE_ADDRESS, &address.to_be_bytes());
         }
     }
@@ -222,11 +260,19 @@ fn fixes_of(template: &Template, queue: Queue, len: usize, fixes: &mut Vec<Fix>)
         let at = usize::from(offset).saturating_mul(kbtp_mlx5::limits::BASIC_BLOCK);
         fixes.push(Fix { queue, at, change });
     };
+    let each = |cq| template.cqes(cq) as u64;
     for element in template.queue(queue) {
         fix(offset, Change::Index(offset));
         match &element.shape {
-            Shape::Wait(cq, number) => fix(offset, Change::Wait(*cq, *number)),
-            Shape::Enable(queue, bound) => fix(offset, Change::Enable(*queue, *bound)),
+            Shape::Wait(cq, number) => fix(offset, Change::Wait(*number, each(*cq))),
+            Shape::Enable(queue, Bound::NextSlot(blocks)) => {
+                fix(offset, Change::EnableNext(*queue, *blocks));
+            }
+            Shape::Enable(queue, bound) => {
+                // The builder refuses a bound that is none.
+                let blocks = template.bound(*queue, *bound).unwrap_or(0);
+                fix(offset, Change::Enable(*queue, blocks));
+            }
             Shape::Rdma(remote, _) => {
                 if element.name == "BELL" {
                     fix(offset, Change::Bell);
@@ -234,7 +280,10 @@ fn fixes_of(template: &Template, queue: Queue, len: usize, fixes: &mut Vec<Fix>)
                 if let (Address::OfSpot, Memory::Cqe(cq, number)) =
                     (remote.address, remote.spot.memory)
                 {
-                    fix(offset, Change::CqeAddress(cq, number, remote.spot.at));
+                    fix(
+                        offset,
+                        Change::CqeAddress(cq, number, each(cq), remote.spot.at),
+                    );
                 }
             }
             _ => {}

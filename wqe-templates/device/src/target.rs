@@ -3,7 +3,7 @@
 use crate::error::SetUpError;
 use crate::limits::LOG_PUNT_CQ;
 use crate::tables::{Area, Records, Tables, View, create};
-use crate::{CqAttributes, CqReader, Device, Domain, KeyAttributes, Layout};
+use crate::{CqAttributes, CqReader, Device, Domain, KeyAttributes, Layout, MemoryId};
 use kbtp_chain::Template;
 use kbtp_chain::key::Key;
 use kbtp_memory::{PageOptions, Region};
@@ -46,6 +46,7 @@ pub struct Target {
     pub(crate) sequence: Mkey,
     pub(crate) block_offset: Mkey,
     pub(crate) blocks: Mkey,
+    pool_memory: MemoryId,
     /// Key to the metadata from address zero, for sessions' keys.
     pub(crate) meta: Mkey,
     pub(crate) punt_cqn: Cqn,
@@ -132,11 +133,11 @@ impl Target {
         };
         let sequence = ring(device, Key::Sequence, 0)?;
         let block_offset = ring(device, Key::BlockOffset, 8)?;
-        let blocks = device
+        let pool_memory = device
             .register(&pool.blocks)
             .map_err(SetUpError::device("the pool's memory"))?;
         let layout = Layout::Plain(crate::Place {
-            memory: blocks,
+            memory: pool_memory,
             offset: 0,
         });
         let len = pool.blocks.len();
@@ -153,6 +154,7 @@ impl Target {
             sequence,
             block_offset,
             blocks,
+            pool_memory,
             meta: meta.base,
             punt_cqn,
             punts,
@@ -193,6 +195,12 @@ impl Target {
     #[must_use]
     pub const fn pool(&self) -> &PoolPlace {
         &self.pool
+    }
+
+    /// The memory of the blocks, as the device knows it.
+    #[must_use]
+    pub const fn pool_memory(&self) -> MemoryId {
+        self.pool_memory
     }
 
     /// The queue in which punts ring: to be armed, and waited for.

@@ -3,7 +3,7 @@
 use crate::memory::{Asker, Extent};
 use crate::model::Model;
 use crate::outside::{Kind, OutgoingWork};
-use crate::qp::{Pending, Qp, Stage, WQE_LEN, Work};
+use crate::qp::{Pending, Qp, Stage, Work};
 use crate::trace::TraceEntry;
 use kbtp_mlx5::limits::{BASIC_BLOCK, MAX_BASIC_BLOCKS, SEGMENT};
 use kbtp_mlx5::{
@@ -43,17 +43,22 @@ impl Model {
                 return false;
             }
         }
-        let mut octets = [0; WQE_LEN];
-        let head = match self.head(at, &mut octets) {
+        let mut octets = std::mem::take(&mut self.wqe);
+        let started = self.start(at, &mut octets);
+        self.wqe = octets;
+        started
+    }
+
+    fn start(&mut self, at: usize, octets: &mut [u8]) -> bool {
+        let head = match self.head(at, octets) {
             Ok(head) => head,
             Err((blocks, opcode)) => {
                 self.fail_start(at, blocks, opcode, Syndrome::LOCAL_QP_OPERATION);
                 return true;
             }
         };
-        let octets = octets.get(..head.len).unwrap_or(&octets);
-        let turn = self.turn(at, &head.control, octets);
-        match turn {
+        let octets = octets.get(..head.len).unwrap_or(&[]);
+        match self.turn(at, &head.control, octets) {
             Turn::Blocked => false,
             Turn::Fails(syndrome) => {
                 let opcode = head.control.opcode.to_wire();
@@ -68,13 +73,13 @@ impl Model {
     }
 
     /// The next WQE's octets and control segment; how many basic blocks to skip and its opcode if it makes no sense.
-    fn head(&mut self, at: usize, to: &mut [u8; WQE_LEN]) -> Result<Head, (u64, u8)> {
+    fn head(&mut self, at: usize, to: &mut [u8]) -> Result<Head, (u64, u8)> {
         let hazards = self.hazards;
         let memory = &self.memory;
         let qp = self.qps.get_mut(at).and_then(Option::as_mut);
         let qp = qp.ok_or((1, 0))?;
         let next = qp.next;
-        let (first, _) = to.split_at_mut(BASIC_BLOCK);
+        let first = to.get_mut(..BASIC_BLOCK).ok_or((1, 0))?;
         qp.fetch(memory, next, 1, hazards.fetch, first);
         let (segments, _) = first.as_chunks::<SEGMENT>();
         let segment = segments.first().ok_or((1, 0))?;

@@ -5,7 +5,7 @@ use crate::error::ModelError;
 use crate::hazards::{Hazards, Schedule};
 use crate::limits::MAX_EVENTS;
 use crate::memory::{Extent, Memory};
-use crate::qp::{Qp, State};
+use crate::qp::{Qp, State, WQE_LEN};
 use crate::random::Random;
 use crate::trace::TraceEntry;
 use kbtp_device::{DeviceEvent, MemoryId, Peer, Place};
@@ -51,6 +51,8 @@ pub struct Model {
     pub(crate) spare: Vec<Vec<u8>>,
     pub(crate) spare_lists: Vec<Vec<DataSegment>>,
     pub(crate) extents: Vec<Extent>,
+    /// The WQE that is being started.
+    pub(crate) wqe: Vec<u8>,
     start: usize,
 }
 
@@ -77,6 +79,7 @@ impl Model {
             spare: Vec::new(),
             spare_lists: Vec::new(),
             extents: Vec::new(),
+            wqe: vec![0; WQE_LEN],
             start: 0,
         }
     }

@@ -20,4 +20,6 @@ mod random;
 #[cfg(test)]
 mod sessions;
 #[cfg(test)]
+mod streams;
+#[cfg(test)]
 mod words;
