@@ -85,8 +85,9 @@ impl Session {
         Some(SlotRequest { octets, len })
     }
 
-    /// The block that slot `n` took from the ring, or was to fill: where its READ of the client's data places it. For a slot
-    /// that ended in an error, so that software returns the block. `None` if it took none.
+    /// The block that slot `n` was to fill: where its READ of the client's data places it. Of a slot that ended in an error
+    /// after it took a block from the ring (its last CQE before the data is there), this is that block, which is then in no
+    /// entry and in no ring slot; before that it is whatever the entry named. `None` if no request came so far.
     #[must_use]
     pub fn taken_block(&self, n: u64) -> Option<BlockOffset> {
         let address = Spot::field("C3", Field::local_address(RDMA_DATA_AT, 0));

@@ -332,7 +332,7 @@ impl Rig {
     /// Runs until nothing moves.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
         let mut idle = 0;
-        for _ in 0..2_000_000 {
+        for _ in 0..300_000 {
             if self.step()? {
                 idle = 0;
                 continue;
@@ -382,6 +382,17 @@ impl Rig {
 
     /// Every block is once in the table or in the ring, as it is now.
     pub(crate) fn conserved(&self) -> Result<(), String> {
+        let found = self.found();
+        let all = (0..BLOCKS).map(|block| FIRST_BLOCK + u64::from(block * BLOCK));
+        if found.iter().copied().eq(all) {
+            Ok(())
+        } else {
+            Err(format!("blocks are lost or twice: {found:x?}"))
+        }
+    }
+
+    /// The blocks in table and ring, in order.
+    pub(crate) fn found(&self) -> Vec<u64> {
         let mut found = Vec::new();
         for handle in TABLE_BASE..TABLE_BASE + HANDLES {
             let entry = self.entry(handle);
@@ -396,12 +407,7 @@ impl Rig {
             }
         }
         found.sort_unstable();
-        let all = (0..BLOCKS).map(|block| FIRST_BLOCK + u64::from(block * BLOCK));
-        if found.iter().copied().eq(all) {
-            Ok(())
-        } else {
-            Err(format!("blocks are lost or twice: {found:x?}"))
-        }
+        found
     }
 
     /// Octets of a client's buffer.
