@@ -4,6 +4,7 @@ use crate::cli::GetArgs;
 use crate::driver::{self, Interrupt};
 use crate::failure::Failure;
 use crate::map::{Id, Map, MapBlock, MapFile};
+use crate::newfile::NewFile;
 use crate::output::{self, Progress};
 use crate::put::hex;
 use crate::session::{self, Session};
@@ -11,7 +12,6 @@ use crate::units::{count, octets, rate};
 use kbtp_initiator::{Buffer, Generation, Handle, InitiatorId, LoadItem, Options};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &GetArgs, json: bool) -> Result<(), Failure> {
                 .load(file, out, &mut progress, &|e| Failure::output(e))
                 .map_err(explain)?;
         } else {
-            let path = load_to_file(&mut reader, file, &args.output, &mut progress);
+            let path = load_to_file(&mut reader, file, args, &mut progress);
             written.push(path.map_err(explain)?);
         }
     }
@@ -175,29 +175,18 @@ fn refuse_existing(files: &[&MapFile], dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Loads `file` beside its name, then gives it its name.
+/// Loads `file`, and gives it its name when it is whole and right.
 fn load_to_file(
     reader: &mut Reader<'_>,
     file: &MapFile,
-    dir: &Path,
+    args: &GetArgs,
     progress: &mut Progress,
 ) -> Result<PathBuf, Failure> {
-    let path = dir.join(&file.name);
-    let part = dir.join(format!(".{}.{}.part", file.name, std::process::id()));
+    let path = args.output.join(&file.name);
     let failed = |e: &io::Error| Failure::file("write", &path, e);
-    let out = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&part)
-        .map_err(|e| failed(&e))?;
-    let loaded = reader
-        .load(file, BufWriter::new(&out), progress, &failed)
-        .and_then(|()| File::sync_all(&out).map_err(|e| failed(&e)))
-        .and_then(|()| fs::rename(&part, &path).map_err(|e| failed(&e)));
-    if let Err(failure) = loaded {
-        drop(fs::remove_file(&part));
-        return Err(failure);
-    }
+    let new = NewFile::create(&path, 0o666).map_err(|e| failed(&e))?;
+    reader.load(file, BufWriter::new(new.file()), progress, &failed)?;
+    new.publish(args.force).map_err(|e| failed(&e))?;
     Ok(path)
 }
 

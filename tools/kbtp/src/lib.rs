@@ -20,6 +20,7 @@ mod generate;
 mod get;
 pub mod lane;
 mod map;
+mod newfile;
 pub mod output;
 mod own_target;
 mod pages;

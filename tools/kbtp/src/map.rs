@@ -2,12 +2,11 @@
 
 use crate::failure::Failure;
 use crate::files;
+use crate::newfile::NewFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// What the name of a map ends with.
@@ -184,7 +183,8 @@ impl Map {
         Ok(())
     }
 
-    /// Writes the map to `path`, which must not exist, for its owner alone.
+    /// Writes the map to `path`, which must not exist, for its owner alone. It is there whole or not at all, whenever this
+    /// process is killed.
     ///
     /// # Errors
     /// [`Failure`] if it exists or cannot be written.
@@ -194,18 +194,11 @@ impl Map {
             Failure::operation(format_args!("cannot form JSON: {e}"), "report this")
         })?;
         text.push(b'\n');
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(writing)?;
-        let written = file.write_all(&text).and_then(|()| file.sync_all());
-        written.map_err(|e| {
-            // Half a map is worse than none.
-            drop(fs::remove_file(path));
-            writing(e)
-        })
+        let new = NewFile::create(path, 0o600).map_err(writing)?;
+        let mut file = new.file();
+        file.write_all(&text)
+            .and_then(|()| new.publish(false))
+            .map_err(writing)
     }
 
     /// Blocks of all files.
@@ -245,6 +238,7 @@ fn no_map(path: &Path, why: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn map() -> Map {
         Map {

@@ -111,6 +111,16 @@ impl Serving {
         found.unwrap_or_else(|| panic!("no {pointer} in {status}"))
     }
 
+    /// Whether a session with this quota has had a request answered.
+    pub(crate) fn serves_quota(&self, quota: u64) -> bool {
+        let status = json(&["stat", "--admin", &self.admin]);
+        let sessions = status["sessions"].as_array();
+        sessions
+            .into_iter()
+            .flatten()
+            .any(|s| s["quota"] == quota && s["requests"].as_u64() > Some(0))
+    }
+
     /// Stops it; it must end well.
     pub(crate) fn stop(self) {
         assert!(self.daemon.stop().unwrap().success());
