@@ -361,8 +361,10 @@ impl<D: Dial> Client<D> {
     }
 
     fn pump_at(&mut self, now: Time) -> bool {
-        self.returned
-            .invalidate(&mut self.link.stream, self.link.epoch);
+        let epoch = self.link.epoch;
+        if let Some(stream) = self.link.stream() {
+            self.returned.invalidate(stream, epoch);
+        }
         let more = self.link.pump(now);
         self.settle();
         more
@@ -423,10 +425,7 @@ impl<D: Dial> Client<D> {
     }
 
     fn unwatch(&mut self) {
-        if self.watched.take().is_some() {
-            // A descriptor that is closed already is not watched any more.
-            drop(self.poller.remove(self.link.descriptor()));
-        }
+        forget(&self.poller, &mut self.watched, &self.link);
     }
 }
 
@@ -480,11 +479,14 @@ fn watch<S: Stream>(
     watched: &mut Option<Interest>,
     link: &Link<S>,
 ) -> Result<(), ClientError> {
-    let interest = Interest::from(link.readiness());
+    let Some((descriptor, readiness)) = link.waits() else {
+        return Ok(());
+    };
+    let interest = Interest::from(readiness);
     match *watched {
         Some(before) if before == interest => return Ok(()),
-        Some(_) => poller.modify(link.descriptor(), STREAM, interest),
-        None => poller.add(link.descriptor(), STREAM, interest),
+        Some(_) => poller.modify(descriptor, STREAM, interest),
+        None => poller.add(descriptor, STREAM, interest),
     }
     .map_err(no_poller)?;
     *watched = Some(interest);
@@ -492,9 +494,11 @@ fn watch<S: Stream>(
 }
 
 fn forget<S: Stream>(poller: &Poller, watched: &mut Option<Interest>, link: &Link<S>) {
-    if watched.take().is_some() {
-        // A descriptor that is closed already is not watched any more.
-        drop(poller.remove(link.descriptor()));
+    // A descriptor that is closed already is not watched any more.
+    if watched.take().is_some()
+        && let Some((descriptor, _)) = link.waits()
+    {
+        drop(poller.remove(descriptor));
     }
 }
 

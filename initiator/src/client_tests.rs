@@ -253,12 +253,12 @@ fn a_buffer_given_back_is_not_written_any_more() {
     // Now the target answers both: what it writes is dropped.
     world.lock().unwrap().script.silent = false;
     client.poll();
-    assert_eq!(client.link.stream.dropped, 2 * 4096);
+    assert_eq!(client.link.stream().unwrap().dropped, 2 * 4096);
     assert_eq!(buffer.to_vec().unwrap(), [0xaa; 4096]);
     assert_eq!(client.in_flight(), 0);
     assert!(client.is_connected());
     // Scratch memory, and the buffer as a source: the STags retired are gone.
-    assert_eq!(client.link.stream.registered(), 2);
+    assert_eq!(client.link.stream().unwrap().registered(), 2);
     // The buffer is as good as new.
     client.load(handle, &mut buffer, &load()).unwrap();
     assert_eq!(buffer.to_vec().unwrap(), pattern(1, 4096));
@@ -316,7 +316,7 @@ fn what_is_left_in_the_socket_is_due_at_once() {
     client.pump();
     assert!(client.arm().unwrap().is_none_or(|at| at > client.now()));
     // A loop that is told of changes only heard of this before it armed.
-    client.link.stream.ring();
+    client.link.stream().unwrap().ring();
     assert!(client.arm().unwrap().is_some_and(|at| at <= client.now()));
     client.pump();
     assert!(client.arm().unwrap().is_none_or(|at| at > client.now()));
@@ -326,26 +326,29 @@ fn what_is_left_in_the_socket_is_due_at_once() {
 fn stags_of_dropped_buffers_go() {
     let (_, mut client) = client(4);
     let (handle, _) = client.handles();
-    let before = client.link.stream.registered();
+    let before = client.link.stream().unwrap().registered();
     let mut buffer = client.register(BLOCK).unwrap();
     client.alloc_store(handle, &mut buffer, &store()).unwrap();
     client.load(handle, &mut buffer, &load()).unwrap();
     client.load(handle, &mut buffer, &load()).unwrap();
     // One to write it, one to read it: registered once each.
-    assert_eq!(client.link.stream.registered(), before + 2);
+    assert_eq!(client.link.stream().unwrap().registered(), before + 2);
     drop(buffer);
     client.poll();
-    assert_eq!(client.link.stream.registered(), before);
+    assert_eq!(client.link.stream().unwrap().registered(), before);
 }
 
 #[test]
 fn a_buffer_is_within_reach_of_the_last_client_it_served() {
     let ((_, mut one), (_, mut other)) = (client(4), client(4));
     let (handle, _) = one.handles();
-    let registered = |one: &Client<FakeDial>, other: &Client<FakeDial>| {
-        (one.link.stream.registered(), other.link.stream.registered())
+    let registered = |one: &mut Client<FakeDial>, other: &mut Client<FakeDial>| {
+        (
+            one.link.stream().unwrap().registered(),
+            other.link.stream().unwrap().registered(),
+        )
     };
-    let before = registered(&one, &other);
+    let before = registered(&mut one, &mut other);
     let mut buffer = one.register(BLOCK).unwrap();
     for client in [&mut one, &mut other] {
         client.alloc_store(handle, &mut buffer, &store()).unwrap();
@@ -356,11 +359,11 @@ fn a_buffer_is_within_reach_of_the_last_client_it_served() {
         }
     }
     one.poll();
-    assert_eq!(registered(&one, &other), (before.0, before.1 + 1));
+    assert_eq!(registered(&mut one, &mut other), (before.0, before.1 + 1));
     drop(buffer);
     one.poll();
     other.poll();
-    assert_eq!(registered(&one, &other), before);
+    assert_eq!(registered(&mut one, &mut other), before);
 }
 
 #[test]
@@ -369,13 +372,13 @@ fn stags_can_serve_once() {
     let (_, dial) = target(4);
     let mut client = Client::connect_with(dial, options().invalidate(true)).unwrap();
     let (handle, _) = client.handles();
-    let before = client.link.stream.registered();
+    let before = client.link.stream().unwrap().registered();
     let mut buffer = client.register(BLOCK).unwrap();
     buffer.fill(&pattern(3, 2000)).unwrap();
     client.alloc_store(handle, &mut buffer, &store()).unwrap();
     for _ in 0..3 {
         client.load(handle, &mut buffer, &load()).unwrap();
-        assert_eq!(client.link.stream.registered(), before);
+        assert_eq!(client.link.stream().unwrap().registered(), before);
     }
     assert_eq!(buffer.to_vec().unwrap(), pattern(3, 2000));
 }

@@ -15,7 +15,8 @@ static EPOCHS: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
 pub(crate) struct Link<S> {
-    pub(crate) stream: S,
+    /// None once this party has cut it: the peer is to learn of that now, not when there is a new one.
+    stream: Option<S>,
     pub(crate) initiator: Initiator,
     pub(crate) epoch: u64,
     ended: Option<Arc<Ended>>,
@@ -46,12 +47,17 @@ impl<S: Stream> Link<S> {
             deadline,
         )?;
         Ok(Self {
-            stream,
+            stream: Some(stream),
             initiator,
             epoch: EPOCHS.fetch_add(1, Ordering::Relaxed),
             ended: None,
             early: None,
         })
+    }
+
+    /// The stream, unless this party has cut it.
+    pub(crate) const fn stream(&mut self) -> Option<&mut S> {
+        self.stream.as_mut()
     }
 
     /// How it ended, if it has.
@@ -78,11 +84,14 @@ impl<S: Stream> Link<S> {
     /// Posts, moves, takes events and the time, once.
     fn step(&mut self, now: Time) -> Result<bool, Ended> {
         let mut moved = self.post(now)?;
+        let Some(stream) = &mut self.stream else {
+            return Err(Ended::Closed);
+        };
         let progress = match self.early.take() {
             // What was posted since must go out.
-            Some(Ok(early)) if moved => self.stream.progress(now).map(|more| early | more),
+            Some(Ok(early)) if moved => stream.progress(now).map(|more| early | more),
             Some(early) => early,
-            None => self.stream.progress(now),
+            None => stream.progress(now),
         };
         moved |= self.events(now)?;
         moved |= progress?;
@@ -96,10 +105,13 @@ impl<S: Stream> Link<S> {
         if self.ended.is_some() || self.early.is_some() {
             return true;
         }
-        if self.stream.readiness().write {
+        let Some(stream) = &mut self.stream else {
+            return true;
+        };
+        if stream.readiness().write {
             return false;
         }
-        let progress = self.stream.progress(now);
+        let progress = stream.progress(now);
         let moved = !matches!(progress, Ok(false));
         self.early = moved.then_some(progress);
         moved
@@ -107,8 +119,11 @@ impl<S: Stream> Link<S> {
 
     fn post(&mut self, now: Time) -> Result<bool, Ended> {
         let mut posted = false;
+        let Some(stream) = &mut self.stream else {
+            return Ok(false);
+        };
         while let Some(work) = self.initiator.work() {
-            match self.stream.post(work.id, &work.request, work.signaled) {
+            match stream.post(work.id, &work.request, work.signaled) {
                 Ok(()) => self.initiator.posted(now),
                 // One that is closed says why at a progress to come; while its Terminate is on its way that may take a
                 // while.
@@ -122,15 +137,18 @@ impl<S: Stream> Link<S> {
 
     fn events(&mut self, now: Time) -> Result<bool, Ended> {
         let mut any = false;
-        while let Some(event) = self.stream.next_event() {
+        let Some(stream) = &mut self.stream else {
+            return Ok(false);
+        };
+        while let Some(event) = stream.next_event() {
             any = true;
             match event {
                 Event::Received {
                     slot, invalidated, ..
                 } => {
-                    let message = self.stream.message(slot);
+                    let message = stream.message(slot);
                     let taken = self.initiator.handle_received(message, invalidated);
-                    self.stream.release(slot);
+                    stream.release(slot);
                     taken?;
                 }
                 Event::Immediate { data } => self.initiator.handle_immediate(data)?,
@@ -151,8 +169,11 @@ impl<S: Stream> Link<S> {
             return;
         }
         tracing::debug!(%ended, "the connection ended");
-        if !matches!(ended, Ended::Stream(_)) {
-            self.stream.close(CloseReason::Abort);
+        // One that has ended by itself has told its peer so, perhaps why: that must not be overtaken by a reset.
+        if !matches!(ended, Ended::Stream(_))
+            && let Some(mut stream) = self.stream.take()
+        {
+            stream.close(CloseReason::Abort);
         }
         self.initiator.handle_closed();
         self.ended = Some(Arc::new(ended));
@@ -160,40 +181,46 @@ impl<S: Stream> Link<S> {
 
     /// Takes a buffer away from an operation that was given up. What the peer still sends to it is dropped.
     pub(crate) fn retire(&mut self, stag: Stag) {
-        if self.ended.is_none() {
+        if self.ended.is_none()
+            && let Some(stream) = &mut self.stream
+        {
             // One that the peer has invalidated meanwhile is as good as retired.
-            drop(self.stream.retire(stag));
+            drop(stream.retire(stag));
         }
     }
 
     /// A retired STag has served.
     pub(crate) fn invalidate(&mut self, stag: Stag) {
-        if self.ended.is_none() {
+        if self.ended.is_none()
+            && let Some(stream) = &mut self.stream
+        {
             // The peer may have invalidated it with its completion.
-            drop(self.stream.invalidate(stag));
+            drop(stream.invalidate(stag));
         }
     }
 
     /// When to move again even if nothing comes.
     pub(crate) fn wake_at(&self) -> Option<Time> {
-        match (self.stream.readiness().at, self.initiator.timeout()) {
+        let at = self.stream.as_ref().and_then(|s| s.readiness().at);
+        match (at, self.initiator.timeout()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
-    pub(crate) fn readiness(&self) -> Readiness {
-        self.stream.readiness()
-    }
-
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.stream.descriptor()
+    /// What its stream waits for, and where; none once it is cut.
+    pub(crate) fn waits(&self) -> Option<(BorrowedFd<'_>, Readiness)> {
+        let stream = self.stream.as_ref()?;
+        Some((stream.descriptor(), stream.readiness()))
     }
 
     /// Ends the stream in order; whether it has ended.
     pub(crate) fn close(&mut self, now: Time) -> bool {
-        self.stream.close(CloseReason::Graceful);
-        match self.stream.progress(now) {
+        let Some(stream) = &mut self.stream else {
+            return true;
+        };
+        stream.close(CloseReason::Graceful);
+        match stream.progress(now) {
             Ok(_) => false,
             Err(StreamError::ClosedHere | StreamError::PeerClosed) => {
                 self.end(Ended::Closed);

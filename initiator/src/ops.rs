@@ -7,7 +7,7 @@
 use crate::buffer::{Buffer, Role};
 use crate::client::Client;
 use crate::dial::Dial;
-use crate::error::{ClientError, Rejected};
+use crate::error::{ClientError, Ended, Rejected};
 use crate::table::{Owner, Place};
 use kbtp_core::initiator::{Done, NEVER, Operation, Request, Source};
 use kbtp_wire::{Generation, Handle, Stag};
@@ -422,13 +422,13 @@ impl<D: Dial> Client<D> {
             return Ok((Request::Free { handle, generation }, None));
         };
         let invalidate = self.options.invalidate;
-        let lent = buffer.lend(
-            &mut self.link.stream,
-            self.link.epoch,
-            &self.returned,
-            role,
-            invalidate,
-        )?;
+        let epoch = self.link.epoch;
+        let Some(stream) = self.link.stream() else {
+            return Err(ClientError::NotConnected {
+                cause: Arc::new(Ended::Closed),
+            });
+        };
+        let lent = buffer.lend(stream, epoch, &self.returned, role, invalidate)?;
         let from = if lent.len <= self.terms().max_inline {
             Source::Inline(lent)
         } else {

@@ -357,6 +357,36 @@ mod tests {
         client.alloc_store(base, &mut buffer, &store()).unwrap();
     }
 
+    /// Else the target of a drain waits for sessions whose initiators wait for another target.
+    #[test]
+    fn a_client_that_tries_to_come_back_has_let_go_of_its_session() {
+        let mut config = config();
+        // Longer than anybody waits here: the target does not close the session by itself.
+        config.limits.drain_linger = Duration::from_mins(5);
+        config.limits.drain_timeout = Duration::from_mins(5);
+        let (target, address) = start(config);
+        let mut client = Client::connect(options(address)).unwrap();
+        assert_eq!(target.status().sessions.len(), 1);
+        target.shutdown_handle().drain();
+        let refused = loop {
+            match client.reconnect() {
+                Err(error) => break error,
+                // The worker has not heard of the drain yet.
+                Ok(_) => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(refused.status(), Some(Status::ShuttingDown), "{refused}");
+        let clock = kbtp_iwarp_tcp::Clock::new();
+        let patience = clock.now().after_ms(20_000);
+        while !target.status().sessions.is_empty() {
+            assert!(clock.now() < patience, "its connection is open still");
+            std::thread::yield_now();
+        }
+        assert!(!client.is_connected());
+        target.shutdown_handle().kill();
+        target.join().unwrap();
+    }
+
     #[test]
     fn nobody_there_is_told() {
         let (target, address) = start(config());
