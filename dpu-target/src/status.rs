@@ -86,6 +86,8 @@ pub struct SessionStatus {
     pub requests: u64,
     /// Nanoseconds since it began.
     pub age_ns: u64,
+    /// STags of its stream that the target has registered; none if the transport does not tell.
+    pub stags: Option<u64>,
 }
 
 /// A range that waits for its pair to come back.
@@ -99,6 +101,39 @@ pub struct LeaseStatus {
     pub bound: u64,
     /// Nanoseconds until the range is freed; none: never.
     pub left_ns: Option<u64>,
+}
+
+/// What `/audit` says: where each block is, by a pass over rings and table. What moves meanwhile shows up as a fault.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct AuditStatus {
+    /// Blocks of the pool, F.
+    pub blocks: u32,
+    /// In a slot of a ring, free.
+    pub in_rings: u32,
+    /// In a slot of a ring whose ticket is taken.
+    pub awaited: u32,
+    /// Freed, waiting for a slot.
+    pub deferred: u32,
+    /// Bound to a handle.
+    pub bound: u32,
+    /// Held by requests in flight.
+    pub elsewhere: u32,
+    /// Blocks found in two places, or outside the pool.
+    pub faults: Vec<String>,
+}
+
+impl From<kbtp_core::Audit> for AuditStatus {
+    fn from(audit: kbtp_core::Audit) -> Self {
+        Self {
+            blocks: audit.blocks,
+            in_rings: audit.in_rings,
+            awaited: audit.awaited,
+            deferred: audit.deferred,
+            bound: audit.bound,
+            elsewhere: audit.elsewhere,
+            faults: audit.faults,
+        }
+    }
 }
 
 /// Octets in hexadecimal.

@@ -20,6 +20,8 @@ pub(crate) trait Answers {
     fn metrics(&self) -> String;
     /// JSON.
     fn status(&self) -> String;
+    /// JSON: where each block is.
+    fn audit(&self) -> String;
 }
 
 /// Told to the admin thread through its inbox.
@@ -280,6 +282,7 @@ fn parse_and_answer(head: &[u8], answers: &impl Answers) -> Option<Vec<u8>> {
         "/readyz" => probe(answers.ready()),
         "/metrics" => http::response(Status::Ok, http::TEXT, &answers.metrics(), head_only),
         "/status" => http::response(Status::Ok, http::JSON, &answers.status(), head_only),
+        "/audit" => http::response(Status::Ok, http::JSON, &answers.audit(), head_only),
         _ => http::refusal(Status::NotFound),
     })
 }
@@ -303,6 +306,9 @@ mod tests {
         }
         fn status(&self) -> String {
             "{}".to_owned()
+        }
+        fn audit(&self) -> String {
+            "[]".to_owned()
         }
     }
 
@@ -337,6 +343,7 @@ mod tests {
                 ("/readyz", "HTTP/1.1 503", "\r\ndraining\n"),
                 ("/metrics", "HTTP/1.1 200", "m m "),
                 ("/status", "HTTP/1.1 200", "\r\n{}"),
+                ("/audit", "HTTP/1.1 200", "\r\n[]"),
                 ("/", "HTTP/1.1 404", "Not Found\n"),
             ] {
                 let reply = ask(address, format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes());

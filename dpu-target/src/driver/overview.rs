@@ -8,7 +8,7 @@ use crate::lifecycle::{Lifecycle, Phase};
 use crate::limits;
 use crate::metrics::{BuildInfo, Counted, PoolGauges, WorkerMetrics, blocks_bound, render};
 use crate::plane::Plane;
-use crate::status::{LeaseStatus, PagesStatus, Status, hex};
+use crate::status::{AuditStatus, LeaseStatus, PagesStatus, Status, hex};
 use crossbeam_channel::Sender;
 use kbtp_core::{Audit, Stats};
 use kbtp_fabric::Time;
@@ -191,5 +191,9 @@ impl Answers for Overview {
     fn status(&self) -> String {
         // Strings and numbers only: it cannot fail.
         serde_json::to_string(&self.status()).unwrap_or_default()
+    }
+
+    fn audit(&self) -> String {
+        serde_json::to_string(&AuditStatus::from(self.audit())).unwrap_or_default()
     }
 }

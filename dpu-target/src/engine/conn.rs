@@ -454,6 +454,7 @@ impl<S: Stream> Conn<S> {
             in_flight: u64::try_from(self.in_flight()).unwrap_or(u64::MAX),
             requests: self.requests,
             age_ns: now.since_ns(self.begun),
+            stags: self.stream.stags(),
         })
     }
 }

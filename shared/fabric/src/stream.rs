@@ -127,6 +127,11 @@ pub trait Stream {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
+    /// STags registered now, those retired too; none if it does not count them. For status pages.
+    fn stags(&self) -> Option<u64> {
+        None
+    }
+
     /// Registers `range` of `region` with this stream and names it with a fresh, unguessable STag. The octet
     /// `range.start` has Tagged Offset `base`.
     ///

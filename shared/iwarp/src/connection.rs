@@ -493,6 +493,12 @@ impl Connection {
         self.end_registration(stag, true)
     }
 
+    /// STags that are registered, those that are retired too.
+    #[must_use]
+    pub const fn stags(&self) -> u64 {
+        self.stags.in_use()
+    }
+
     /// The next event; `None` if there is none now.
     pub fn next_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;

@@ -75,6 +75,8 @@ pub(crate) struct StagTable {
     draws: Box<[Draws]>,
     /// Entries to use next, oldest first.
     free: VecDeque<u16>,
+    /// Entries that are live or retired.
+    in_use: u64,
     key: SipKey,
     /// Added, bit by bit, to the entry number.
     cover: u32,
@@ -91,10 +93,16 @@ impl StagTable {
             entries: (0..len).map(|_| Entry::Free).collect(),
             draws: vec![Draws::default(); len.into()].into_boxed_slice(),
             free: (0..len).collect(),
+            in_use: 0,
             key,
             cover: u32::from_be_bytes([a, b, c, d]) & ((1 << entry_bits) - 1),
             entry_bits,
         }
+    }
+
+    /// STags that are valid, and those that are retired.
+    pub(crate) const fn in_use(&self) -> u64 {
+        self.in_use
     }
 
     fn limit(&self) -> LocalError {
@@ -133,6 +141,7 @@ impl StagTable {
                     access,
                 },
             );
+            self.in_use += 1;
         }
         Ok(stag)
     }
@@ -248,6 +257,7 @@ impl StagTable {
         if let Some(place) = self.entries.get_mut(usize::from(entry)) {
             *place = Entry::Free;
             self.free.push_back(entry);
+            self.in_use = self.in_use.saturating_sub(1);
         }
         Ok(())
     }
@@ -419,7 +429,9 @@ mod tests {
         assert_eq!(table.find(stag, TaggedOffset(9), 9), Err(NoPlace::Retired));
         assert!(table.retire(stag).is_err());
         assert!(table.peer_may_invalidate(stag));
+        assert_eq!(table.in_use(), 1);
         table.invalidate(stag).unwrap();
+        assert_eq!(table.in_use(), 0);
         assert_eq!(table.find(stag, TaggedOffset(0), 1), Err(NoPlace::Invalid));
     }
 }

@@ -350,6 +350,10 @@ impl Stream for TcpRdmaStream {
         self.core.capabilities()
     }
 
+    fn stags(&self) -> Option<u64> {
+        Some(self.core.stags())
+    }
+
     fn register(
         &mut self,
         region: &Region,
