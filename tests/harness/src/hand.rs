@@ -4,21 +4,24 @@
     reason = "a rejected submission gives the buffer back"
 )]
 
-use crate::common::Dice;
-use crate::ledger::{Block, Change, Found, Ledger, Line, TORN};
+use crate::dice::Dice;
+use crate::ledger::{Block, Change, Found, Kind, Ledger, Line, TORN};
 use kbtp_initiator::{
     Buffer, Client, ClientError, Completed, FreeOptions, Generation, Handle, InitiatorId,
-    LoadOptions, Op, Options, Rejected, Resumed, Spin, Status, StoreOptions,
+    LoadOptions, Op, Operation, Options, Rejected, Resumed, Spin, Status, StoreOptions,
+    SubmitError,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// Octets of a store that go with its request at most.
+const MAX_INLINE: u32 = 512;
 /// Operations in flight.
 const DEPTH: usize = 6;
 
 /// How work came to its end.
 #[derive(Debug)]
-pub(crate) enum End {
+pub enum End {
     /// The caller had enough.
     Enough,
     /// It cannot go on.
@@ -36,41 +39,61 @@ enum Flying {
 
 /// What was done, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) changes: u64,
-    pub(crate) direct_allocs: u64,
-    pub(crate) loads: u64,
-    pub(crate) direct_loads: u64,
+pub struct Tally {
+    /// Changes done.
+    pub changes: u64,
+    /// Allocations without the target, begun.
+    pub direct_allocs: u64,
+    /// Loads done.
+    pub loads: u64,
+    /// Loads without the target, begun.
+    pub direct_loads: u64,
     /// Changes whose outcome was not known when the connection was lost.
-    pub(crate) unknown: u64,
+    pub unknown: u64,
 }
 
 /// The initiator.
-pub(crate) struct Hand {
-    pub(crate) client: Client,
-    pub(crate) ledger: Ledger,
-    pub(crate) tally: Tally,
+pub struct Hand {
+    /// Its session.
+    pub client: Client,
+    /// What it knows.
+    pub ledger: Ledger,
+    /// What it did.
+    pub tally: Tally,
     dice: Dice,
+    /// The session was granted direct allocations, and none was refused since.
+    direct_alloc: bool,
     buffers: Vec<Buffer>,
     flying: BTreeMap<Op, (u64, Flying)>,
     /// Told every line of the journal before it takes effect.
     journal: fn(Line),
 }
 
+impl std::fmt::Debug for Hand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hand")
+            .field("client", &self.client)
+            .field("flying", &self.flying)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Options of initiator number `owner` for a target at `address`.
-pub(crate) fn options(address: &str, owner: u64) -> Options {
+#[must_use]
+pub fn options(address: &str, owner: u64) -> Options {
     let mut id = [0xe2; 16];
     id[8..].copy_from_slice(&owner.to_be_bytes());
     Options::new(address)
         .initiator_id(InitiatorId(id))
         .spin(Spin::Off)
         // Long data are read by the target, short data go with their request.
-        .max_inline(512)
+        .max_inline(MAX_INLINE)
 }
 
 impl Hand {
     /// A session with `options`, with a ledger of as many handles as the quota has blocks.
-    pub(crate) fn new(owner: u64, options: Options) -> Self {
+    #[must_use]
+    pub fn new(owner: u64, options: Options) -> Self {
         let client = Client::connect(options).expect("a session");
         // A range may have more handles than the quota has blocks.
         let handles = client.handles().1.min(client.terms().grant.quota.into());
@@ -79,11 +102,13 @@ impl Hand {
     }
 
     /// Goes on where another process was, whose ledger this is.
-    pub(crate) fn over(client: Client, ledger: Ledger) -> Self {
+    #[must_use]
+    pub fn over(client: Client, ledger: Ledger) -> Self {
         let buffers = client.register_many(DEPTH, client.block_size()).unwrap();
         Self {
             dice: Dice::new(ledger.owner + 77),
             tally: Tally::default(),
+            direct_alloc: client.terms().direct_alloc,
             flying: BTreeMap::new(),
             journal: |_| (),
             client,
@@ -92,14 +117,32 @@ impl Hand {
         }
     }
 
+    /// The same, with another seed for what it does.
+    #[must_use]
+    pub fn seeded(self, seed: u64) -> Self {
+        let dice = Dice::new(seed);
+        Self { dice, ..self }
+    }
+
     /// The same, which tells `journal` what it does.
-    pub(crate) fn telling(self, journal: fn(Line)) -> Self {
+    #[must_use]
+    pub fn telling(self, journal: fn(Line)) -> Self {
         Self { journal, ..self }
     }
 
     /// A session again, with the target or its successor.
-    pub(crate) fn resume(&mut self) -> Resumed {
-        self.client.reconnect().expect("the session is resumed")
+    pub fn resume(&mut self) -> Resumed {
+        self.try_resume().expect("the session is resumed")
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// There is still no session.
+    pub fn try_resume(&mut self) -> Result<Resumed, ClientError> {
+        let resumed = self.client.reconnect()?;
+        self.direct_alloc = self.client.terms().direct_alloc;
+        Ok(resumed)
     }
 
     fn enter(&mut self, line: Line) {
@@ -109,7 +152,7 @@ impl Hand {
 
     /// Stores, loads and frees, telling `each` when something was done, until that says no or the connection is lost.
     /// What is loaded must be right.
-    pub(crate) fn work(&mut self, mut each: impl FnMut() -> bool) -> End {
+    pub fn work(&mut self, mut each: impl FnMut() -> bool) -> End {
         let mut end = None;
         loop {
             while end.is_none() && self.flying.len() < DEPTH {
@@ -142,10 +185,10 @@ impl Hand {
     }
 
     /// New data in a buffer; their version.
-    fn fresh(&mut self) -> (u64, Buffer) {
+    fn fresh(&mut self, handle: u64) -> (u64, Buffer) {
         let version = self.ledger.next_version();
         let mut buffer = self.buffers.pop().expect("a buffer is free");
-        buffer.fill(&self.ledger.data(version)).unwrap();
+        buffer.fill(&self.ledger.data(handle, version)).unwrap();
         (version, buffer)
     }
 
@@ -171,10 +214,15 @@ impl Hand {
             }
             Err(rejected) => {
                 self.buffers.extend(rejected.buffer);
-                if matches!(flying, Flying::Change) {
-                    self.enter(Line::Refused(handle));
-                }
+                self.enter(match flying {
+                    Flying::Change => Line::Refused(handle),
+                    Flying::Load(_) => Line::Looked(handle),
+                });
                 let error = rejected.error;
+                if ticket_lost(&error) {
+                    self.direct_alloc = false;
+                    return Ok(());
+                }
                 assert!(error.is_disconnected(), "{error}");
                 Err(End::Lost(error))
             }
@@ -182,8 +230,16 @@ impl Hand {
     }
 
     fn launch_alloc(&mut self, handle: u64, direct: bool) -> Result<Op, Rejected> {
-        let (version, buffer) = self.fresh();
+        let (version, buffer) = self.fresh(handle);
+        let direct = direct && self.direct_alloc;
+        let short = buffer.len() <= MAX_INLINE;
+        let kind = match (direct, short) {
+            (true, _) => Kind::Bind,
+            (false, true) => Kind::InlineAlloc,
+            (false, false) => Kind::Alloc,
+        };
         let sealed = self.dice.below(4) > 0;
+        self.enter(Line::Starts(handle, kind));
         self.enter(Line::Begin(
             handle,
             Change::Alloc(Block { version, sealed }),
@@ -193,7 +249,7 @@ impl Hand {
             ..StoreOptions::default()
         };
         let at = self.at(handle);
-        if direct && self.client.terms().direct_alloc {
+        if direct {
             self.tally.direct_allocs += 1;
             self.client.submit_alloc_direct(at, buffer, &options)
         } else {
@@ -208,7 +264,10 @@ impl Hand {
             ..LoadOptions::default()
         };
         let at = self.at(handle);
-        if direct && block.sealed && self.client.terms().direct_load {
+        let direct = direct && block.sealed && self.client.terms().direct_load;
+        let kind = if direct { Kind::DirectLoad } else { Kind::Load };
+        self.enter(Line::Starts(handle, kind));
+        if direct {
             self.tally.direct_loads += 1;
             self.client.submit_load_direct(at, buffer, &options)
         } else {
@@ -219,11 +278,19 @@ impl Hand {
     fn launch_change(&mut self, handle: u64, store: bool) -> Result<Op, Rejected> {
         let at = self.at(handle);
         if store {
-            let (version, buffer) = self.fresh();
+            let (version, buffer) = self.fresh(handle);
+            let short = buffer.len() <= MAX_INLINE;
+            let kind = if short {
+                Kind::InlineStore
+            } else {
+                Kind::Store
+            };
+            self.enter(Line::Starts(handle, kind));
             self.enter(Line::Begin(handle, Change::Store(version)));
             let options = StoreOptions::default();
             self.client.submit_store(at, buffer, &options)
         } else {
+            self.enter(Line::Starts(handle, Kind::Free));
             self.enter(Line::Begin(handle, Change::Free));
             self.client.submit_free(at, &FreeOptions::default())
         }
@@ -262,10 +329,10 @@ impl Hand {
                 let known = self.ledger.slot(handle).generation;
                 assert_eq!(Some(generation), known, "handle {handle}");
                 let data = buffer.expect("a load has a buffer").to_vec().unwrap();
-                assert!(
-                    data == self.ledger.data(block.version),
-                    "handle {handle}: {block:?} was loaded wrong"
-                );
+                if let Some(wrong) = self.ledger.wrong(handle, block.version, &data) {
+                    panic!("handle {handle}: {block:?} was loaded wrong: {wrong}");
+                }
+                self.enter(Line::Looked(handle));
             }
         }
     }
@@ -281,6 +348,8 @@ impl Hand {
             } else {
                 self.enter(Line::Refused(handle));
             }
+        } else {
+            self.enter(Line::Looked(handle));
         }
         if drains {
             End::Draining
@@ -291,18 +360,52 @@ impl Hand {
 
     /// Loads every handle and compares: what was done is there, what was in flight is there or not, and nothing is half
     /// there unless its store may leave it so.
-    pub(crate) fn verify(&mut self) {
-        assert!(self.flying.is_empty());
-        let mut buffer = self.buffers.pop().expect("a buffer is free");
-        for handle in 0..self.ledger.slots.len() as u64 {
-            let found = self.look(handle, &mut buffer);
-            self.ledger.found(handle, found.as_ref());
-        }
-        self.buffers.push(buffer);
-        self.client.set_bound(self.ledger.bound());
+    pub fn verify(&mut self) {
+        self.try_verify(|| ()).unwrap();
     }
 
-    fn look(&mut self, handle: u64, buffer: &mut Buffer) -> Option<Found> {
+    /// The same; calls `served` when the first load was answered.
+    ///
+    /// # Errors
+    /// The connection was lost, or the target drains; what was looked at before is known now.
+    pub fn try_verify(&mut self, served: impl FnOnce()) -> Result<(), ClientError> {
+        assert!(self.flying.is_empty());
+        let mut buffer = self.buffers.pop().expect("a buffer is free");
+        let looked = self.look_at_all(&mut buffer, served);
+        self.buffers.push(buffer);
+        looked?;
+        self.client.set_bound(self.ledger.bound());
+        Ok(())
+    }
+
+    /// Loads one handle, whatever is there.
+    ///
+    /// # Errors
+    /// The connection was lost, or the target drains.
+    pub fn try_look(&mut self, handle: u64) -> Result<(), ClientError> {
+        let mut buffer = self.buffers.pop().expect("a buffer is free");
+        let looked = self.look(handle, &mut buffer);
+        self.buffers.push(buffer);
+        looked.map(|_| ())
+    }
+
+    fn look_at_all(
+        &mut self,
+        buffer: &mut Buffer,
+        served: impl FnOnce(),
+    ) -> Result<(), ClientError> {
+        let mut served = Some(served);
+        for handle in 0..self.ledger.slots.len() as u64 {
+            let found = self.look(handle, buffer)?;
+            if let Some(served) = served.take() {
+                served();
+            }
+            self.ledger.found(handle, found.as_ref());
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, handle: u64, buffer: &mut Buffer) -> Result<Option<Found>, ClientError> {
         let at = self.at(handle);
         let mut options = LoadOptions {
             timeout: Some(Duration::from_secs(20)),
@@ -315,18 +418,21 @@ impl Hand {
             loaded = self.client.load(at, buffer, &options);
         }
         match loaded {
-            Ok(done) => Some(Found {
+            Ok(done) => Ok(Some(Found {
                 generation: done.generation,
                 sealed: !unsealed,
                 data: buffer.to_vec().unwrap(),
-            }),
-            Err(error) if error.status() == Some(Status::NotValid) => None,
+            })),
+            Err(error) if error.status() == Some(Status::NotValid) => Ok(None),
+            Err(error) if cut_off(&error) || error.status() == Some(Status::ShuttingDown) => {
+                Err(error)
+            }
             Err(error) => panic!("load of handle {handle}: {error}"),
         }
     }
 
     /// Frees all.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         for handle in 0..self.ledger.slots.len() as u64 {
             if self.ledger.slot(handle).block.is_some() {
                 let at = self.at(handle);
@@ -338,8 +444,16 @@ impl Hand {
     }
 }
 
+/// Whether the session has lost its direct allocations: a ticket was given up, because the target drains or the time of
+/// the ticket ran out on a busy machine. Whoever has not claimed that operation yet does not know.
+fn ticket_lost(error: &ClientError) -> bool {
+    let granted = |reason: &SubmitError| matches!(reason, SubmitError::NotGranted(_));
+    matches!(error, ClientError::Rejected { operation: Operation::AllocDirect, reason, .. } if granted(reason))
+}
+
 /// Whether this is what a connection that is gone, or a network that is, does to an operation.
-pub(crate) fn cut_off(error: &ClientError) -> bool {
+#[must_use]
+pub fn cut_off(error: &ClientError) -> bool {
     error.is_disconnected()
         || matches!(
             error,

@@ -1,24 +1,25 @@
 //! What an initiator knows of its blocks: what it was told is done, and what may or may not have been done.
 
-use kbtp_harness::pattern;
+use crate::stamp::{Origin, differs, stamped};
 use kbtp_initiator::Generation;
 use std::fmt;
 use std::str::FromStr;
 
 /// A stored block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Block {
+pub struct Block {
     /// Which of all data ever stored, or [`TORN`].
-    pub(crate) version: u64,
-    pub(crate) sealed: bool,
+    pub version: u64,
+    /// It does not change any more.
+    pub sealed: bool,
 }
 
 /// No version: parts of a store that was cut off, in a block that is not sealed.
-pub(crate) const TORN: u64 = 0;
+pub const TORN: u64 = 0;
 
 /// What is to be done to a handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Change {
+pub enum Change {
     /// Bind it to a block.
     Alloc(Block),
     /// Store into its block, which is not sealed, and seal it.
@@ -28,29 +29,31 @@ pub(crate) enum Change {
 }
 
 /// A handle.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Slot {
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Slot {
     /// What it holds, as far as anything is known.
-    pub(crate) block: Option<Block>,
+    pub block: Option<Block>,
     /// Its Generation; none if that is not known.
-    pub(crate) generation: Option<Generation>,
+    pub generation: Option<Generation>,
     /// A change whose outcome is not known.
-    pub(crate) change: Option<Change>,
+    pub change: Option<Change>,
 }
 
 /// All handles of an initiator, the first one first.
 #[derive(Clone, Debug)]
-pub(crate) struct Ledger {
+pub struct Ledger {
     /// Makes its data unlike everybody else's.
-    pub(crate) owner: u64,
-    pub(crate) slots: Vec<Slot>,
+    pub owner: u64,
+    /// What is known of each handle.
+    pub slots: Vec<Slot>,
     block_size: u32,
     versions: u64,
 }
 
 impl Ledger {
     /// Of `handles` handles with nothing in them.
-    pub(crate) fn new(owner: u64, handles: u64, block_size: u32) -> Self {
+    #[must_use]
+    pub fn new(owner: u64, handles: u64, block_size: u32) -> Self {
         Self {
             owner,
             slots: vec![Slot::default(); usize::try_from(handles).unwrap()],
@@ -60,31 +63,45 @@ impl Ledger {
     }
 
     /// A version that was never stored.
-    pub(crate) const fn next_version(&mut self) -> u64 {
+    pub const fn next_version(&mut self) -> u64 {
         self.versions += 1;
         self.versions
     }
 
-    /// The data of a version: lengths from nothing to a whole block, no two alike.
-    pub(crate) fn data(&self, version: u64) -> Vec<u8> {
-        let len = match version % 5 {
+    /// Octets of the data of a version: from nothing to a whole block.
+    fn len(&self, version: u64) -> u64 {
+        match version % 5 {
             0 => version % 100,
             1 => u64::from(self.block_size),
             _ => version.wrapping_mul(7919) % u64::from(self.block_size),
-        };
-        let mut data = pattern(
-            self.owner.wrapping_mul(1 << 32) + version,
-            usize::try_from(len).unwrap(),
-        );
-        // Short data differ too.
-        let name = version.to_be_bytes();
-        let named = data.len().min(name.len());
-        data[..named].copy_from_slice(&name[name.len() - named..]);
-        data
+        }
+    }
+
+    fn origin(&self, handle: u64, version: u64) -> Origin {
+        Origin {
+            owner: self.owner,
+            handle,
+            version,
+        }
+    }
+
+    /// The data of a version stored to a handle: of all lengths, stamped, no two alike.
+    #[must_use]
+    pub fn data(&self, handle: u64, version: u64) -> Vec<u8> {
+        let len = usize::try_from(self.len(version)).unwrap();
+        stamped(self.origin(handle, version), len)
+    }
+
+    /// What is wrong with `data` as the data of a version stored to a handle, in words; none if nothing is.
+    #[must_use]
+    pub fn wrong(&self, handle: u64, version: u64, data: &[u8]) -> Option<String> {
+        let (has, should) = (data.len() as u64, self.len(version));
+        differs(self.origin(handle, version), data)
+            .or_else(|| (has != should).then(|| format!("{has} octets instead of {should}")))
     }
 
     /// A change begins.
-    pub(crate) fn begin(&mut self, handle: u64, change: Change) {
+    pub fn begin(&mut self, handle: u64, change: Change) {
         let slot = self.slot_mut(handle);
         assert_eq!(slot.change, None, "one change of a handle at a time");
         slot.change = Some(change);
@@ -94,7 +111,7 @@ impl Ledger {
     }
 
     /// The change was done, and this is the Generation now.
-    pub(crate) fn done(&mut self, handle: u64, generation: Generation) {
+    pub fn done(&mut self, handle: u64, generation: Generation) {
         let slot = self.slot_mut(handle);
         let before = slot.generation;
         let change = slot.change.take().expect("a change began");
@@ -111,12 +128,12 @@ impl Ledger {
     }
 
     /// The change was not done, for certain.
-    pub(crate) fn refused(&mut self, handle: u64) {
+    pub fn refused(&mut self, handle: u64) {
         self.slot_mut(handle).change = None;
     }
 
     /// Checks that what is found at `handle` is what may be there, and takes it as known.
-    pub(crate) fn found(&mut self, handle: u64, found: Option<&Found>) {
+    pub fn found(&mut self, handle: u64, found: Option<&Found>) {
         let owner = self.owner;
         let slot = self.slot(handle);
         let before = slot.block;
@@ -131,13 +148,17 @@ impl Ledger {
             (None, None) => true,
             (Some(block), Some(found)) => {
                 found.sealed == block.sealed
-                    && (found.data == self.data(block.version) || (torn && !block.sealed))
+                    && (self.wrong(handle, block.version, &found.data).is_none()
+                        || (torn && !block.sealed))
             }
             _ => false,
         };
         let Some(now) = possible.into_iter().flatten().find(|block| holds(*block)) else {
             let what = found.map(|f| (f.generation, f.sealed, f.data.len()));
-            panic!("initiator {owner}, handle {handle}: {slot:?} shows {what:?}");
+            let wrong = before
+                .zip(found)
+                .and_then(|(block, found)| self.wrong(handle, block.version, &found.data));
+            panic!("initiator {owner}, handle {handle}: {slot:?} shows {what:?}: {wrong:?}");
         };
         if let (Some(Found { generation, .. }), Some(known)) = (found, slot.generation) {
             let expected = match slot.change {
@@ -147,7 +168,7 @@ impl Ledger {
             assert_eq!(*generation, expected, "handle {handle}: {slot:?}");
         }
         let now = now.map(|block| match found {
-            Some(found) if found.data != self.data(block.version) => Block {
+            Some(found) if self.wrong(handle, block.version, &found.data).is_some() => Block {
                 version: TORN,
                 ..block
             },
@@ -161,15 +182,24 @@ impl Ledger {
         slot.change = None;
     }
 
+    /// All that is known, as lines of a journal.
+    pub fn lines(&self) -> impl Iterator<Item = Line> + '_ {
+        let slots = (0..).zip(&self.slots);
+        let slots = slots.map(|(handle, slot)| Line::Is(handle, *slot));
+        std::iter::once(Line::Versions(self.versions)).chain(slots)
+    }
+
     /// Handles that are bound, if no change is open.
-    pub(crate) fn bound(&self) -> u32 {
+    #[must_use]
+    pub fn bound(&self) -> u32 {
         assert!(self.slots.iter().all(|slot| slot.change.is_none()));
         let bound = self.slots.iter().filter(|slot| slot.block.is_some());
         u32::try_from(bound.count()).unwrap()
     }
 
     /// What is known of a handle.
-    pub(crate) fn slot(&self, handle: u64) -> Slot {
+    #[must_use]
+    pub fn slot(&self, handle: u64) -> Slot {
         self.slots[usize::try_from(handle).unwrap()]
     }
 
@@ -192,27 +222,94 @@ fn after(before: Option<Block>, change: Change) -> Option<Block> {
 
 /// What a load shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Found {
-    pub(crate) generation: Generation,
-    pub(crate) sealed: bool,
-    pub(crate) data: Vec<u8>,
+pub struct Found {
+    /// Its Generation.
+    pub generation: Generation,
+    /// It is sealed.
+    pub sealed: bool,
+    /// Its data.
+    pub data: Vec<u8>,
+}
+
+/// A kind of operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// LOAD.
+    Load,
+    /// A load without the target.
+    DirectLoad,
+    /// STORE, read by the target.
+    Store,
+    /// STORE with its data.
+    InlineStore,
+    /// `ALLOC_STORE`, read by the target.
+    Alloc,
+    /// `ALLOC_STORE` with its data.
+    InlineAlloc,
+    /// An allocation without the target, and its BIND.
+    Bind,
+    /// FREE.
+    Free,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Load,
+        Self::DirectLoad,
+        Self::Store,
+        Self::InlineStore,
+        Self::Alloc,
+        Self::InlineAlloc,
+        Self::Bind,
+        Self::Free,
+    ];
+
+    /// Its name, one word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::DirectLoad => "direct-load",
+            Self::Store => "store",
+            Self::InlineStore => "inline-store",
+            Self::Alloc => "alloc",
+            Self::InlineAlloc => "inline-alloc",
+            Self::Bind => "bind",
+            Self::Free => "free",
+        }
+    }
 }
 
 /// A line of the journal that an initiator writes, so that another process knows what it knew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Line {
+pub enum Line {
+    /// An operation is about to be sent.
+    Starts(u64, Kind),
+    /// A change is about to be sent.
     Begin(u64, Change),
+    /// The change was done.
     Done(u64, Generation),
+    /// It was not.
     Refused(u64),
+    /// A load was answered, or will not be.
+    Looked(u64),
+    /// All that is known of a handle.
+    Is(u64, Slot),
+    /// How many versions there were.
+    Versions(u64),
 }
 
 impl Line {
     /// Enters it.
-    pub(crate) fn enter(self, ledger: &mut Ledger) {
+    pub fn enter(self, ledger: &mut Ledger) {
         match self {
+            Self::Starts(..) | Self::Looked(_) => {}
             Self::Begin(handle, change) => ledger.begin(handle, change),
             Self::Done(handle, generation) => ledger.done(handle, generation),
             Self::Refused(handle) => ledger.refused(handle),
+            Self::Is(handle, slot) => *ledger.slot_mut(handle) = slot,
+            Self::Versions(count) => ledger.versions = count,
         }
     }
 }
@@ -220,14 +317,100 @@ impl Line {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Begin(handle, Change::Alloc(block)) => {
-                let seal = u8::from(block.sealed);
-                write!(f, "alloc {handle} {} {seal}", block.version)
+            Self::Starts(handle, kind) => write!(f, "starts {handle} {}", kind.name()),
+            Self::Begin(handle, change) => write!(f, "begin {handle} {}", Words(Some(change))),
+            Self::Done(handle, generation) => write!(f, "done {handle} {}", generation.get()),
+            Self::Refused(handle) => write!(f, "refused {handle}"),
+            Self::Looked(handle) => write!(f, "looked {handle}"),
+            Self::Is(handle, slot) => {
+                let generation = slot.generation.map_or(0, Generation::get);
+                let block = Words(slot.block.map(Change::Alloc));
+                write!(f, "is {handle} {generation} {block} {}", Words(slot.change))
             }
-            Self::Begin(handle, Change::Store(version)) => write!(f, "store {handle} {version} 0"),
-            Self::Begin(handle, Change::Free) => write!(f, "free {handle} 0 0"),
-            Self::Done(handle, generation) => write!(f, "done {handle} {} 0", generation.get()),
-            Self::Refused(handle) => write!(f, "refused {handle} 0 0"),
+            Self::Versions(count) => write!(f, "versions {count}"),
+        }
+    }
+}
+
+/// A change as three words.
+struct Words(Option<Change>);
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(Change::Alloc(block)) => {
+                write!(f, "alloc {} {}", block.version, u8::from(block.sealed))
+            }
+            Some(Change::Store(version)) => write!(f, "store {version} 0"),
+            Some(Change::Free) => f.write_str("free 0 0"),
+            None => f.write_str("none 0 0"),
+        }
+    }
+}
+
+/// The words of a line, one after the other.
+struct Reader<'l>(std::str::Split<'l, char>);
+
+/// Words that are no line.
+struct NoLine;
+
+impl Reader<'_> {
+    fn word(&mut self) -> Result<&str, NoLine> {
+        self.0.next().ok_or(NoLine)
+    }
+
+    fn number<N: FromStr>(&mut self) -> Result<N, NoLine> {
+        self.word()?.parse().map_err(|_| NoLine)
+    }
+
+    /// A change, or "none".
+    fn change(&mut self) -> Result<Option<Change>, NoLine> {
+        let word = self.word()?.to_owned();
+        let (version, sealed) = (self.number()?, self.number::<u8>()? == 1);
+        Ok(match word.as_str() {
+            "alloc" => Some(Change::Alloc(Block { version, sealed })),
+            "store" => Some(Change::Store(version)),
+            "free" => Some(Change::Free),
+            "none" => None,
+            _ => return Err(NoLine),
+        })
+    }
+
+    fn slot(&mut self) -> Result<Slot, NoLine> {
+        let generation = Generation::new(self.number()?);
+        let block = match self.change()? {
+            Some(Change::Alloc(block)) => Some(block),
+            None => None,
+            _ => return Err(NoLine),
+        };
+        Ok(Slot {
+            block,
+            generation,
+            change: self.change()?,
+        })
+    }
+
+    fn kind(&mut self) -> Result<Kind, NoLine> {
+        let word = self.word()?;
+        let mut all = Kind::ALL.into_iter();
+        all.find(|kind| kind.name() == word).ok_or(NoLine)
+    }
+
+    fn line(&mut self) -> Result<Line, NoLine> {
+        let (word, handle) = (self.word()?.to_owned(), self.number()?);
+        let line = match word.as_str() {
+            "starts" => Line::Starts(handle, self.kind()?),
+            "begin" => Line::Begin(handle, self.change()?.ok_or(NoLine)?),
+            "done" => Line::Done(handle, Generation::new(self.number()?).ok_or(NoLine)?),
+            "refused" => Line::Refused(handle),
+            "looked" => Line::Looked(handle),
+            "is" => Line::Is(handle, self.slot()?),
+            "versions" => Line::Versions(handle),
+            _ => return Err(NoLine),
+        };
+        match self.0.next() {
+            None => Ok(line),
+            Some(_) => Err(NoLine),
         }
     }
 }
@@ -236,35 +419,13 @@ impl FromStr for Line {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let words: Vec<&str> = text.split(' ').collect();
-        let number = |n: usize| -> Result<u64, String> {
-            let word = words.get(n).ok_or_else(|| text.to_owned())?;
-            word.parse().map_err(|e| format!("{text}: {e}"))
-        };
-        let (handle, value, sealed) = (number(1)?, number(2)?, number(3)? == 1);
-        let generation = || {
-            let value = u16::try_from(value).ok();
-            value
-                .and_then(Generation::new)
-                .ok_or_else(|| text.to_owned())
-        };
-        Ok(match words.first() {
-            Some(&"alloc") => Self::Begin(
-                handle,
-                Change::Alloc(Block {
-                    version: value,
-                    sealed,
-                }),
-            ),
-            Some(&"store") => Self::Begin(handle, Change::Store(value)),
-            Some(&"free") => Self::Begin(handle, Change::Free),
-            Some(&"done") => Self::Done(handle, generation()?),
-            Some(&"refused") => Self::Refused(handle),
-            _ => return Err(text.to_owned()),
-        })
+        Reader(text.split(' '))
+            .line()
+            .map_err(|NoLine| format!("no line of a journal: {text:?}"))
     }
 }
 
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -281,11 +442,24 @@ mod tests {
             Line::Begin(3, Change::Free),
             Line::Done(3, generation),
             Line::Refused(3),
+            Line::Looked(3),
+            Line::Starts(3, Kind::InlineStore),
+            Line::Versions(17),
+            Line::Is(3, Slot::default()),
+            Line::Is(
+                3,
+                Slot {
+                    block: Some(block),
+                    generation: Some(generation),
+                    change: Some(Change::Store(8)),
+                },
+            ),
         ] {
             assert_eq!(line.to_string().parse(), Ok(line));
         }
-        assert!("done 3 0 0".parse::<Line>().is_err());
-        assert!("alloc 3".parse::<Line>().is_err());
+        for no_line in ["done 3 0", "begin 3", "done 3 1 1", "begin 3 none 0 0", ""] {
+            assert!(no_line.parse::<Line>().is_err(), "{no_line}");
+        }
     }
 
     fn one(version: u64, change: Option<Change>) -> Ledger {
@@ -303,7 +477,7 @@ mod tests {
         Found {
             generation: Generation::FIRST,
             sealed,
-            data: ledger.data(version),
+            data: ledger.data(0, version),
         }
     }
 

@@ -1,6 +1,6 @@
-//! Processes, and numbers that a seed gives.
+//! Processes that a test starts, and a directory for what they write.
 
-use kbtp_harness::eventually;
+use crate::patience::eventually;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -10,18 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The command that was built.
-pub(crate) const KBTP: &str = env!("CARGO_BIN_EXE_kbtp");
-
-/// The trace that comes with it.
-pub(crate) const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/sample_trace.jsonl");
-
 /// A directory that goes with its test. Its path is short, as a socket's must be.
 #[derive(Debug)]
-pub(crate) struct Scratch(PathBuf);
+pub struct Scratch(PathBuf);
 
 impl Scratch {
-    pub(crate) fn new() -> Self {
+    /// A new one.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "it makes a directory")]
+    pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("kbtp-e2e-{}-{number}", std::process::id());
@@ -31,24 +28,30 @@ impl Scratch {
     }
 
     /// The path of `name` in it.
-    pub(crate) fn at(&self, name: &str) -> PathBuf {
+    #[must_use]
+    pub fn at(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
     /// As [`at`](Self::at), as text.
-    pub(crate) fn text(&self, name: &str) -> String {
+    #[must_use]
+    pub fn text(&self, name: &str) -> String {
         self.at(name).to_str().unwrap().to_owned()
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).unwrap();
+        if std::thread::panicking() {
+            eprintln!("what they logged is in {}", self.0.display());
+        } else {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
     }
 }
 
 /// `program` with `args`, free of the environment of who runs the tests.
-pub(crate) fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
+pub fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("KBTP_") {
@@ -60,7 +63,8 @@ pub(crate) fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
 }
 
 /// Runs it to its end: exit code, standard output, standard error.
-pub(crate) fn run(mut command: Command) -> (i32, String, String) {
+#[must_use]
+pub fn run(mut command: Command) -> (i32, String, String) {
     let output = command.output().unwrap();
     let text = |octets| String::from_utf8(octets).unwrap();
     (
@@ -71,7 +75,11 @@ pub(crate) fn run(mut command: Command) -> (i32, String, String) {
 }
 
 /// Runs it, expects success, and gives standard output.
-pub(crate) fn ok(command: Command) -> String {
+#[expect(
+    clippy::must_use_candidate,
+    reason = "often only its success is wanted"
+)]
+pub fn ok(command: Command) -> String {
     let what = format!("{command:?}");
     let (code, stdout, stderr) = run(command);
     assert_eq!(code, 0, "{what}: {stderr}");
@@ -80,19 +88,21 @@ pub(crate) fn ok(command: Command) -> String {
 
 /// A process of `kbtp` that says on a line of JSON that it is ready; killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
     /// Open as long as it is to run.
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     /// What it logs.
     log: PathBuf,
-    pub(crate) ready: Value,
+    /// What it said when it was ready.
+    pub ready: Value,
 }
 
 impl Process {
     /// Starts `command`, which logs to `log`, and waits until it is ready.
-    pub(crate) fn start(mut command: Command, log: &Path) -> Self {
+    #[must_use]
+    pub fn start(mut command: Command, log: &Path) -> Self {
         let to = std::fs::File::create(log).unwrap();
         let mut child = command
             .stdin(Stdio::piped())
@@ -116,18 +126,32 @@ impl Process {
     }
 
     /// A text of what it said when it was ready.
-    pub(crate) fn said(&self, pointer: &str) -> String {
+    pub fn said(&self, pointer: &str) -> String {
         let found = self.ready.pointer(pointer).and_then(Value::as_str);
         found.expect("it says so").to_owned()
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    /// Its process ID.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it `signal`.
+    pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).unwrap();
         kill(Pid::from_raw(pid), signal).unwrap();
     }
 
     /// Waits for its end, as long as patience lasts; how it ended, and what it logged.
-    pub(crate) fn ended(mut self) -> (ExitStatus, String) {
+    #[must_use]
+    pub fn ended(mut self) -> (ExitStatus, String) {
+        self.wait()
+    }
+
+    /// The same, of one that is kept.
+    #[must_use]
+    pub fn wait(&mut self) -> (ExitStatus, String) {
         let status = eventually("the process ends", || self.child.try_wait().unwrap());
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
@@ -136,13 +160,18 @@ impl Process {
     }
 
     /// SIGKILL, and its end.
-    pub(crate) fn kill(mut self) {
+    pub fn kill(mut self) {
+        self.end_now();
+    }
+
+    /// The same, of one that is kept.
+    pub fn end_now(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Asks it to stop; it must end well.
-    pub(crate) fn stop(mut self) {
+    pub fn stop(mut self) {
         drop(self.stdin.take());
         let (status, log) = self.ended();
         assert!(status.success(), "{status}: {log}");
@@ -154,23 +183,5 @@ impl Drop for Process {
         // It fails only if the process has ended.
         self.child.kill().unwrap_or_default();
         self.child.wait().unwrap();
-    }
-}
-
-/// Numbers that look random and are the same each time.
-#[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
-
-impl Dice {
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number below `limit`.
-    pub(crate) const fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % limit
     }
 }

@@ -1,9 +1,7 @@
 //! Wireshark as a second reading of what goes over the wire: every operation, decoded by a program that is not ours.
 
-use crate::common::{Process, Scratch, command, ok};
-use crate::hand::options;
 use crate::net::{Host, installed, possible};
-use kbtp_harness::{Peer, Who, eventually, pattern};
+use kbtp_harness::{Peer, Process, Scratch, Who, command, eventually, ok, options, pattern};
 use kbtp_initiator::{
     Buffer, Client, FreeOptions, Handle, LoadOptions, Options, StoreOptions, Tcp,
 };

@@ -1,9 +1,10 @@
 //! Agent, target and initiator are killed at any point; what was stored stays, and nothing leaks.
 
-use crate::common::{Dice, KBTP, Process, SAMPLE, Scratch, command, ok};
-use crate::hand::{End, Hand, Tally, options};
-use crate::ledger::{Ledger, Line};
-use kbtp_harness::{Patience, eventually};
+use crate::common::{KBTP, SAMPLE};
+use kbtp_harness::{
+    Dice, End, Hand, Ledger, Line, Patience, Process, Scratch, Tally, command, eventually, ok,
+    options,
+};
 use kbtp_initiator::Client;
 use nix::sys::signal::Signal;
 use serde_json::Value;

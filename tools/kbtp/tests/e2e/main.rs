@@ -5,11 +5,7 @@ mod common;
 #[cfg(test)]
 mod decoder;
 #[cfg(test)]
-mod hand;
-#[cfg(test)]
 mod kills;
-#[cfg(test)]
-mod ledger;
 #[cfg(test)]
 mod net;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Hosts of our own: network namespaces, and a cable between two of them.
 
-use crate::common::{KBTP, command, ok, run};
+use crate::common::KBTP;
+use kbtp_harness::{command, ok, run};
 use nix::sched::{CloneFlags, setns};
 use std::fs::File;
 use std::process::Command;

@@ -1,9 +1,8 @@
 //! Two hosts and a cable: every MTU and both IPs, a cable that is pulled, and who may listen.
 
-use crate::common::{Process, SAMPLE, Scratch, ok, run};
-use crate::hand::{End, Hand, cut_off, options};
+use crate::common::SAMPLE;
 use crate::net::{Host, installed, possible};
-use kbtp_harness::eventually;
+use kbtp_harness::{End, Hand, Process, Scratch, cut_off, eventually, ok, options, run};
 use std::sync::mpsc;
 use std::time::Duration;
 
