@@ -8,12 +8,15 @@ TARGET ?=
 TESTS ?=
 N ?= 100
 PROOFFLAGS ?=
+KILLS ?= 1000
+CRASHFLAGS ?=
+SOAKFLAGS ?=
 SIMFLAGS ?= --seeds 5000 --jobs 2
 MUTANTS ?= -p kbtp-core -p kbtp-wire -p kbtp-iwarp
 COUNTFLAGS ?=
 HOLD = --ops load --sessions 1 --load idle --rounds 9 --window 100ms
 
-.PHONY: help run test loom sim coverage mutants asan tsan valgrind fuzz flakes release-proof lint fmt bench promises instructions doc man completions build clean
+.PHONY: help run test loom sim crash soak coverage mutants asan tsan valgrind fuzz flakes release-proof lint fmt bench promises instructions doc man completions build clean
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 build: ## Build everything, optimised
@@ -26,6 +29,10 @@ loom: ## Every interleaving of the lock-free parts
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --locked --target-dir target/loom -p kbtp-core --lib loom
 sim: ## Thousands of simulated targets, each from a seed (SIMFLAGS="--seed 1 --seeds 5000")
 	$(CARGO) run --quiet --release --locked -p kbtp-sim -- $(SIMFLAGS)
+crash: ## Kill agent, target and initiators at random moments, and check after each kill (KILLS=1000, CRASHFLAGS="--seed 7 --json")
+	$(CARGO) run --quiet --release --locked -p kbtp-endurance -- crash --kills $(KILLS) $(CRASHFLAGS)
+soak: ## Ten minutes of mixed load and sessions that come and go, and whether anything grows (SOAKFLAGS="--minutes 120 --json")
+	$(CARGO) run --quiet --release --locked -p kbtp-endurance -- soak $(SOAKFLAGS)
 coverage: ## Which lines of the protocol's crates their tests run; fails if they are fewer than before
 	$(CARGO) xtask coverage
 mutants: ## Change the code in each way that a test should notice, and list what none does (MUTANTS="-p kbtp-core -f shared/core/src/pool/ring.rs")
