@@ -172,7 +172,7 @@ impl<D: Dial> Client<D> {
     }
 
     /// Tells how many handles are bound at the start, when a range is resumed that another process filled.
-    pub const fn set_bound(&mut self, blocks: u32) {
+    pub fn set_bound(&mut self, blocks: u32) {
         self.link.initiator.set_usage(blocks, 0);
     }
 

@@ -406,6 +406,32 @@ fn a_lost_connection_is_told_with_what_is_known() {
     assert_eq!(world.lock().unwrap().hello_id, Some(id.0));
 }
 
+/// Else each block that was in doubt when the connection was lost would cost one of the quota for ever.
+#[test]
+fn who_says_what_is_bound_after_a_reconnect_has_the_whole_quota() {
+    let (world, mut client) = client(4);
+    let (base, _) = client.handles();
+    let mut buffer = client.register(BLOCK).unwrap();
+    let all = |client: &mut Client<FakeDial>, buffer: &mut crate::Buffer| {
+        for n in 0..4 {
+            let handle = Handle(base.0 + n);
+            client.alloc_store(handle, buffer, &store()).unwrap();
+        }
+    };
+    all(&mut client, &mut buffer);
+    world.lock().unwrap().script.break_before = Some(0);
+    client.load(base, &mut buffer, &load()).unwrap_err();
+    client.reconnect().unwrap();
+    client.set_bound(4);
+    for n in 0..4 {
+        let handle = Handle(base.0 + n);
+        client.free(handle, &FreeOptions::default()).unwrap();
+    }
+    assert_eq!((client.usage().bound, client.usage().unsure), (0, 0));
+    all(&mut client, &mut buffer);
+    assert_eq!(client.usage().bound, 4);
+}
+
 #[test]
 fn a_new_instance_is_told() {
     let (world, mut client) = client(4);

@@ -58,6 +58,12 @@ impl Bindings {
         Some(before)
     }
 
+    /// Nothing is known any more.
+    pub(super) fn forget(&mut self) {
+        self.bound.fill(0);
+        self.doubt.fill(0);
+    }
+
     /// Takes over what was known of the same range in an earlier session: all of it is in doubt.
     pub(super) fn inherit(&mut self, before: &Self) {
         if (self.base, self.bound.len()) == (before.base, before.bound.len()) {

@@ -169,10 +169,13 @@ impl Initiator {
         self.usage
     }
 
-    /// Tells what the session starts with when a handle range is resumed (P8): what is bound in it.
-    pub const fn set_usage(&mut self, bound: u32, unsure: u32) {
+    /// Tells what the session starts with when a handle range is resumed (P8): what is bound in it. Which handles those are
+    /// is not known then, whatever was.
+    pub fn set_usage(&mut self, bound: u32, unsure: u32) {
         self.usage.bound = bound;
         self.usage.unsure = unsure;
+        // A free of one that is in doubt would be taken off what is in doubt, of which there is none any more.
+        self.bindings.forget();
     }
 
     /// Takes over the usage of the session before this one, if its handle range was resumed (P8): whatever was bound may
