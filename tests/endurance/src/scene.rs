@@ -95,7 +95,9 @@ impl Target {
         let patience = Patience::new();
         loop {
             let (status, audit) = (self.status(), get_json(&self.admin, "/audit"));
-            if at_rest(&status["pool"], &audit, bound.into()) {
+            // A worker that has no processor to answer on tells nothing of its sessions.
+            let all = number(&status, "/workers_silent") == 0;
+            if all && at_rest(&status["pool"], &audit, bound.into()) {
                 return status;
             }
             let pool = &status["pool"];

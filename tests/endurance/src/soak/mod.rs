@@ -24,8 +24,9 @@ use std::process::{Child, ChildStdin, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long blocks outlive their session: short, so that leases run out all the time.
-const LEASE: &str = "200ms";
+/// How long blocks outlive their session: short, so that leases run out all the time, and longer than it takes to come again
+/// on a busy machine.
+const LEASE: &str = "2s";
 const NAME: &str = "soak";
 /// How long an initiator may take to come to rest.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -192,7 +193,8 @@ impl Soak {
     fn touch_all(&self) {
         let wanted = options(&self.target.address, 9)
             .quota(BLOCKS)
-            .timeout(load::TIMEOUT);
+            .timeout(load::TIMEOUT)
+            .connect_timeout(load::TIMEOUT);
         let mut client = Client::connect(wanted).expect("a session");
         let size = client.block_size();
         let mut buffers = client.register_many(64, size).unwrap();
