@@ -22,8 +22,9 @@ pub const LOG_BELL_STRIDE: u8 = 4;
 /// that a queue of all slots' CQEs is enough.
 pub const LOG_CQ: u8 = 9;
 
-/// Log2 of the CQEs of the queue of punts, over all sessions of a target.
-pub const LOG_PUNT_CQ: u8 = 12;
+/// Log2 of the CQEs of the queue of punts, over all sessions of a target: 256 sessions, each with a punt in every slot that it
+/// may ring from, and as many receive WQEs flushed when it ends.
+pub const LOG_PUNT_CQ: u8 = 15;
 
 /// Log2 of the basic blocks of software's own queue. Each command takes one, and is done before the next lap.
 pub const LOG_MASTER: u8 = 6;

@@ -8,7 +8,7 @@ use crate::limits::{
 use crate::tables::{Area, View, create};
 use crate::target::create_cq;
 use crate::{
-    CqReader, Device, KeyAttributes, Layout, Master, Peer, PeerAccess, Place, Profile,
+    CqReader, Device, KeyAttributes, Layout, Master, MemoryId, Peer, PeerAccess, Place, Profile,
     QpAttributes, Roles, Target,
 };
 use kbtp_chain::element::{Bound, Cq, Queue};
@@ -30,7 +30,7 @@ pub struct SessionPlan {
     pub id: u16,
     /// The first handle it may store to.
     pub own_base: Handle,
-    /// How many it may store to; not zero.
+    /// How many it may store to; 0 if it only reads.
     pub own_count: u64,
     /// What its client may do by itself (direct modes), with keys of [`Target::client_domain`].
     pub client_access: PeerAccess,
@@ -51,6 +51,7 @@ pub struct Session {
     client_cqes: u64,
     client_failed: bool,
     keys: Vec<Mkey>,
+    memories: [MemoryId; 2],
     /// The first slot that was armed.
     first: u64,
     pub(crate) armed: u64,
@@ -113,7 +114,7 @@ const CQ_LEN: u64 = (Cqe::LEN as u64) << LOG_CQ;
 struct Queues {
     places: [CqPlace; 3],
     region: Region,
-    memory: crate::MemoryId,
+    memory: MemoryId,
 }
 
 impl Session {
@@ -177,6 +178,7 @@ impl Session {
             client_cqes: 0,
             client_failed: false,
             keys: made,
+            memories: [area.memory, queues.memory],
             first: 0,
             armed: 0,
             bells: 1 << LOG_BELLS,
@@ -398,7 +400,7 @@ impl Session {
         master.enable(device, self.worker, worker)
     }
 
-    /// Ends the session: queue pairs, keys and queues. Its memory stays known to the device until all its sessions end.
+    /// Ends the session: queue pairs, keys, queues and memory.
     ///
     /// # Errors
     /// [`SetUpError`] for what could not be ended; the rest is tried all the same.
@@ -419,6 +421,9 @@ impl Session {
         }
         for key in self.keys.into_iter().rev() {
             note(device.destroy_key(key), "ending a key");
+        }
+        for memory in self.memories {
+            note(device.unregister(memory), "forgetting memory");
         }
         first
     }
@@ -658,6 +663,10 @@ impl<D: Device> Keys<'_, D> {
 
     /// A view of the session's own entries: their first word, or the rest.
     fn entries(&mut self, key: Key) -> Result<Mkey, SetUpError<D::Error>> {
+        if self.plan.own_count == 0 {
+            // No key: whoever looks under it fails.
+            return Ok(Mkey::default());
+        }
         let (skip, len) = match key {
             Key::OwnWord => (0, 4),
             _ => (4, 12),

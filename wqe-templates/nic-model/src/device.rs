@@ -2,7 +2,8 @@
 
 use crate::cq::Cq;
 use crate::error::ModelError;
-use crate::limits::{MAX_LOG_CQ, MAX_LOG_RECEIVE, MAX_LOG_SEND, MAX_OBJECTS};
+use crate::limits::{MAX_LOG_CQ, MAX_LOG_RECEIVE, MAX_LOG_SEND};
+use crate::memory::put;
 use crate::model::{FIRST_CQN, FIRST_QPN, Model};
 use crate::qp::{Qp, State};
 use kbtp_device::{
@@ -21,13 +22,6 @@ const fn within(what: &'static str, value: u8, max: u8) -> Result<(), ModelError
             value: value as u64,
         })
     }
-}
-
-/// The number of a new object, behind those that there are.
-fn number(first: u32, have: usize, what: &'static str) -> Result<u32, ModelError> {
-    let have = u32::try_from(have).ok().filter(|have| *have < MAX_OBJECTS);
-    let number = have.and_then(|have| first.checked_add(have));
-    number.ok_or(ModelError::Exhausted(what))
 }
 
 impl Model {
@@ -92,9 +86,8 @@ impl Device for Model {
         let memory = &self.memory;
         memory.check("a completion queue", attributes.ring, len)?;
         memory.check("a record", attributes.doorbell, CqDoorbell::LEN as u64)?;
-        let cqn = number(FIRST_CQN, self.cqs.len(), "completion queues")?;
-        self.cqs.push(Some(Cq::new(*attributes)));
-        Ok(Cqn::truncate(cqn))
+        let number = put(&mut self.cqs, Cq::new(*attributes), "completion queues")?;
+        Ok(Cqn::truncate(FIRST_CQN + number))
     }
 
     fn destroy_cq(&mut self, cqn: Cqn) -> Result<(), ModelError> {
@@ -123,9 +116,10 @@ impl Device for Model {
         memory.check("a send queue", attributes.send_ring, sends)?;
         memory.check("a receive queue", attributes.receive_ring, receives)?;
         memory.check("a record", attributes.doorbell, QpDoorbell::LEN as u64)?;
-        let number = number(FIRST_QPN, self.qps.len(), "queue pairs")?;
-        let qpn = Qpn::truncate(number);
-        self.qps.push(Some(Qp::new(qpn, *attributes)));
+        let qp = Qp::new(Qpn::default(), *attributes);
+        let number = put(&mut self.qps, qp, "queue pairs")?;
+        let qpn = Qpn::truncate(FIRST_QPN + number);
+        self.qp_mut(qpn)?.qpn = qpn;
         Ok(qpn)
     }
 

@@ -60,23 +60,39 @@ struct Key {
     relaxed: bool,
 }
 
-/// The octet under every key that nobody else uses, as real devices do not start at zero.
+/// The first number of a key: devices do not start at zero.
 const FIRST_KEY: u32 = 0x1000;
-const TAG: u8 = 0x5a;
+
+/// Puts an object where there is none, or behind all others; gives its place.
+pub(crate) fn put<T>(
+    objects: &mut Vec<Option<T>>,
+    object: T,
+    what: &'static str,
+) -> Result<u32, ModelError> {
+    let free = objects.iter().position(Option::is_none);
+    let place = free.unwrap_or(objects.len());
+    let number = u32::try_from(place).ok();
+    let number = number.filter(|number| *number < MAX_OBJECTS);
+    let number = number.ok_or(ModelError::Exhausted(what))?;
+    match objects.get_mut(place) {
+        Some(slot) => *slot = Some(object),
+        None => objects.push(Some(object)),
+    }
+    Ok(number)
+}
 
 /// Regions and keys.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     regions: Vec<Option<Region>>,
     keys: Vec<Option<Key>>,
+    /// The tag of the last key that was made.
+    tags: u8,
 }
 
 impl Memory {
     pub(crate) fn register(&mut self, region: &Region) -> Result<MemoryId, ModelError> {
-        let number = u32::try_from(self.regions.len()).ok();
-        let number = number.filter(|number| *number < MAX_OBJECTS);
-        let number = number.ok_or(ModelError::Exhausted("regions"))?;
-        self.regions.push(Some(region.clone()));
+        let number = put(&mut self.regions, region.clone(), "regions")?;
         Ok(MemoryId(number))
     }
 
@@ -142,11 +158,10 @@ impl Memory {
                 value: attributes.start,
             });
         }
-        let number = u32::try_from(self.keys.len()).ok();
-        let number = number.filter(|number| *number < MAX_OBJECTS);
-        let number = number.ok_or(ModelError::Exhausted("keys"))?;
-        self.keys.push(Some(Key {
-            tag: TAG,
+        // A number that is used again has another tag, so that a key of before is none.
+        self.tags = self.tags.wrapping_add(1);
+        let key = Key {
+            tag: self.tags,
             free: false,
             domain: attributes.domain,
             rights: attributes.rights,
@@ -156,8 +171,10 @@ impl Memory {
             qpn: attributes.qpn,
             remote_invalidate: attributes.remote_invalidate,
             relaxed: attributes.relaxed_ordering,
-        }));
-        Ok(Mkey((FIRST_KEY + number) << 8 | u32::from(TAG)))
+        };
+        let tag = u32::from(key.tag);
+        let number = put(&mut self.keys, key, "keys")?;
+        Ok(Mkey((FIRST_KEY + number) << 8 | tag))
     }
 
     fn octets(&self, attributes: &KeyAttributes<'_>) -> Result<Octets, ModelError> {

@@ -243,7 +243,13 @@ impl Rig {
         rig
     }
 
-    fn join(&mut self, profile: &Profile, id: u16, own: std::ops::Range<u64>, first: u64) {
+    pub(crate) fn join(
+        &mut self,
+        profile: &Profile,
+        id: u16,
+        own: std::ops::Range<u64>,
+        first: u64,
+    ) {
         let plan = SessionPlan {
             id,
             own_base: Handle(own.start),

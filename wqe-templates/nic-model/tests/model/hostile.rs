@@ -8,9 +8,10 @@ use kbtp_chain::Template;
 use kbtp_chain::element::{Address, Shape};
 use kbtp_chain::key::Key;
 use kbtp_chain::memory::{Memory, Spot, scratch};
-use kbtp_device::Device;
+use kbtp_device::{Device, PeerAccess, Session, SessionPlan};
 use kbtp_nic_model::Schedule;
-use kbtp_wire::{EntryFlags, Status};
+use kbtp_wire::{EntryFlags, Handle, Status};
+use std::collections::BTreeSet;
 
 /// What comes of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -486,4 +487,55 @@ fn a_session_ends_and_its_keys_with_it() {
     rig.settle().unwrap();
     let answer = completion(&rig.received(0).unwrap()).unwrap();
     assert_eq!(answer.status, Status::Ok);
+}
+
+/// A session without handles of its own: it loads, and what else it asks for ends it.
+#[test]
+fn a_session_that_only_reads_has_no_handles() {
+    let mut rig = make(&Setup::new(Schedule::Random, 9, 2));
+    let profile = rig
+        .target
+        .profile(&mut rig.model, rig.parties[0].session.template().clone());
+    let party = rig.parties.remove(0);
+    party.session.destroy(&mut rig.model).unwrap();
+    rig.join(&profile.unwrap(), 0, TABLE_BASE..TABLE_BASE, 0);
+    rig.parties.swap(0, 1);
+    rig.send(0, &request(LOAD, UNSEALED, 8, MINE, 0, WHOLE));
+    rig.settle().unwrap();
+    let answer = completion(&rig.received(0).unwrap()).unwrap();
+    assert_eq!(answer.status, Status::Ok);
+    let before = state(&rig);
+    assert_eq!(
+        fate(&mut rig, &request(FREE, 0, 9, MINE, 0, None)),
+        Fate::Trapped
+    );
+    assert!(state(&rig) == before);
+    other_is_well(&mut rig);
+}
+
+/// A device has as much of everything after many sessions as after one.
+#[test]
+fn sessions_that_end_leave_room_for_others() {
+    let mut rig = make(&Setup::new(Schedule::Eager, 9, 2));
+    let profile = rig
+        .target
+        .profile(&mut rig.model, rig.parties[0].session.template().clone());
+    let profile = profile.unwrap();
+    let plan = SessionPlan {
+        id: 7,
+        own_base: Handle(TABLE_BASE),
+        own_count: 4,
+        client_access: PeerAccess::default(),
+    };
+    let mut numbers = BTreeSet::new();
+    let mut keys = BTreeSet::new();
+    for _ in 0..20 {
+        let session = Session::create(&mut rig.model, &rig.target, &profile, &plan).unwrap();
+        numbers.insert((session.worker_qpn(), session.client_qpn(), session.cqns()));
+        let own = session.placement().key(Key::Rings);
+        assert!(keys.insert(own), "a key of before is valid again");
+        session.destroy(&mut rig.model).unwrap();
+    }
+    assert_eq!(numbers.len(), 1);
+    other_is_well(&mut rig);
 }
