@@ -7,6 +7,7 @@ FUZZFLAGS ?=
 TARGET ?=
 TESTS ?=
 N ?= 100
+OPS ?= 10000000
 PROOFFLAGS ?=
 KILLS ?= 1000
 CRASHFLAGS ?=
@@ -16,9 +17,9 @@ MUTANTS ?= -p kbtp-core -p kbtp-wire -p kbtp-iwarp
 COUNTFLAGS ?=
 HOLD = --ops load --sessions 1 --load idle --rounds 9 --window 100ms
 
-.PHONY: help run test loom sim crash soak coverage mutants asan tsan valgrind fuzz flakes release-proof lint fmt bench promises instructions doc man completions build clean
+.PHONY: help run test loom sim crash soak coverage mutants asan tsan valgrind fuzz differential flakes release-proof lint fmt bench promises instructions doc man completions build clean
 help: ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 build: ## Build everything, optimised
 	$(CARGO) build --workspace --release --locked
 run: ## Start agent and target, replay a trace against them, stop them (TRACE=FILE, RUNFLAGS="--json")
@@ -45,6 +46,8 @@ valgrind: ## The tests of the one crate with raw memory, under valgrind
 	PROPTEST_CASES=8 CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="valgrind --quiet --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite" $(CARGO) nextest run --locked --no-fail-fast --profile sanitize -p kbtp-memory
 fuzz: ## Fuzz, guided by coverage, and keep what was found (TARGET=rdmap_stream FUZZFLAGS="--seconds 600")
 	$(CARGO) xtask fuzz $(TARGET) $(FUZZFLAGS)
+differential: ## Ten million operations over TCP and in memory, with the same answers (OPS=100000)
+	KBTP_DIFFERENTIAL_OPS=$(OPS) $(CARGO) nextest run --locked --cargo-profile sanitize --profile long -p kbtp-iwarp-tcp -E 'test(a_stream_over_tcp_does_as_one_in_memory)'
 flakes: ## Every test N times: one that fails once is a bug (N=100, TESTS="-p kbtp-core")
 	$(CARGO) nextest run --locked --no-fail-fast --retries 0 --stress-count $(N) --status-level fail --final-status-level fail $(or $(TESTS),--workspace --exclude kbtp-sim --exclude kbtp-models --exclude kbtp-fuzz)
 release-proof: ## Everything at the size of a release: many hours, goes on where it was stopped (PROOFFLAGS="--list")
