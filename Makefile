@@ -17,7 +17,7 @@ MUTANTS ?= -p kbtp-core -p kbtp-wire -p kbtp-iwarp
 COUNTFLAGS ?=
 HOLD = --ops load --sessions 1 --load idle --rounds 9 --window 100ms
 
-.PHONY: help run test loom sim crash soak coverage mutants asan tsan valgrind fuzz differential flakes release-proof lint fmt bench promises instructions doc man completions build clean
+.PHONY: help run test loom shuttle sim crash soak coverage mutants asan tsan valgrind fuzz differential flakes release-proof lint fmt bench promises instructions doc man completions build clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 build: ## Build everything, optimised
@@ -28,6 +28,8 @@ test: ## Run every test, the suites of the protocol once for each way to run a t
 	$(CARGO) nextest run --workspace --locked --no-fail-fast && KBTP_SUBJECT=software-agent $(CARGO) nextest run --locked --no-fail-fast -p kbtp-conformance -p kbtp-hostile && $(CARGO) test --workspace --locked --doc --quiet
 loom: ## Every interleaving of the lock-free parts
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --locked --target-dir target/loom -p kbtp-core --lib loom
+shuttle: ## A target and three initiators in random schedules (KBTP_SCHEDULES=1000000)
+	RUSTFLAGS="--cfg shuttle" $(CARGO) test --quiet --release --locked --target-dir target/shuttle -p kbtp-core --lib shuttle_
 sim: ## Thousands of simulated targets, each from a seed (SIMFLAGS="--seed 1 --seeds 5000")
 	$(CARGO) run --quiet --release --locked -p kbtp-sim -- $(SIMFLAGS)
 crash: ## Kill agent, target and initiators at random moments, and check after each kill (KILLS=1000, CRASHFLAGS="--seed 7 --json")

@@ -1,17 +1,38 @@
 //! Atomics behind two small traits, so that the lock-free parts run over a region and, in their loom tests, over
-//! loom's atomics: the same code both times.
+//! loom's atomics: the same code both times. Under `cfg(shuttle)` the words are those of the region, and before each use
+//! of one another thread may go on: then whole sessions run in schedules that a seed decides.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::atomic::fence;
+
+/// As [`std::sync::atomic::fence`]. Shuttle's threads run one at a time, so that there is nothing to order.
+#[cfg(shuttle)]
+pub(crate) fn fence(order: Ordering) {
+    std::sync::atomic::fence(order);
+    turn();
+}
+
+/// Another thread may go on here.
+#[cfg(shuttle)]
+pub(crate) fn turn() {
+    shuttle::thread::yield_now();
+}
+
+/// Nothing.
+#[cfg(not(shuttle))]
+#[inline]
+pub(crate) const fn turn() {}
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::fence;
 
 #[cfg(loom)]
 use loom::sync::Mutex as Inner;
-#[cfg(not(loom))]
+#[cfg(shuttle)]
+use shuttle::sync::Mutex as Inner;
+#[cfg(not(any(loom, shuttle)))]
 use std::sync::Mutex as Inner;
 
 /// A 32-bit word that others use at the same time.
@@ -47,21 +68,27 @@ macro_rules! words {
     ($u32:ty, $u64:ty) => {
         impl Word32 for $u32 {
             fn load(&self, order: Ordering) -> u32 {
+                turn();
                 self.load(order)
             }
             fn store(&self, value: u32, order: Ordering) {
+                turn();
                 self.store(value, order);
             }
             fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+                turn();
                 self.fetch_add(value, order)
             }
             fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
+                turn();
                 self.fetch_sub(value, order)
             }
             fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
+                turn();
                 self.fetch_or(value, order)
             }
             fn exchange(&self, old: u32, new: u32) -> bool {
+                turn();
                 self.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
             }
@@ -69,12 +96,15 @@ macro_rules! words {
 
         impl Word64 for $u64 {
             fn load(&self, order: Ordering) -> u64 {
+                turn();
                 self.load(order)
             }
             fn store(&self, value: u64, order: Ordering) {
+                turn();
                 self.store(value, order);
             }
             fn exchange(&self, old: u64, new: u64) -> Result<u64, u64> {
+                turn();
                 self.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
             }
         }

@@ -27,7 +27,7 @@ pub use types::{Audit, Contents, PoolError, PoolUsage, Recovered, RecoveryReport
 
 use crate::geometry::Layout;
 use crate::plants::{Plant, planted};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Word32};
 use crate::{BlockIndex, Geometry};
 use kbtp_memory::Region;
 use kbtp_wire::{AtomicForm, BlockOffset, ByteLen, Generation, TableEntry, Ticket};
@@ -152,7 +152,7 @@ impl Pool {
                 .ok()
                 .and_then(|i| self.domains.get(i))
             {
-                word.store(domain.map_or(0, |d| d.0), Release);
+                Word32::store(word, domain.map_or(0, |d| d.0), Release);
             }
         }
     }
@@ -161,9 +161,9 @@ impl Pool {
     //= kbtp-p7-not-valid-foreign
     pub(crate) fn is_of(&self, row: u64, domain: Domain) -> bool {
         let index = usize::try_from(row / self.geometry.granule_handles()).ok();
-        index
-            .and_then(|i| self.domains.get(i))
-            .is_some_and(|word| word.load(Acquire) == domain.0 || planted(Plant::DomainsIgnored))
+        index.and_then(|i| self.domains.get(i)).is_some_and(|word| {
+            Word32::load(word, Acquire) == domain.0 || planted(Plant::DomainsIgnored)
+        })
     }
 
     // ---- Allocation and free ----
@@ -184,18 +184,18 @@ impl Pool {
     /// The ticket's owner is gone: its block goes back when it comes.
     pub(crate) fn orphan(&self, ticket: Ticket) {
         self.orphans.with(|list| list.push(ticket));
-        self.orphan_count.fetch_add(1, Release);
+        Word32::fetch_add(&self.orphan_count, 1, Release);
         self.settle();
     }
 
     /// Moves on what waits in the shared ring: deferred frees and orphaned tickets. Cost: two loads if nothing waits.
     pub(crate) fn settle(&self) {
         self.ring(Home::Shared).settle();
-        if self.orphan_count.load(Acquire) != 0 {
+        if Word32::load(&self.orphan_count, Acquire) != 0 {
             self.orphans.with(|list| {
                 list.retain(|ticket| match self.consume_raw(Home::Shared, *ticket) {
                     Some(block) => {
-                        self.orphan_count.fetch_sub(1, Release);
+                        Word32::fetch_sub(&self.orphan_count, 1, Release);
                         self.put_back(block);
                         false
                     }
@@ -383,11 +383,8 @@ impl Pool {
     }
 
     fn home(&self, block: BlockIndex) -> Home {
-        match self
-            .block_word(block, BlockWord::Home)
-            .load(Acquire)
-            .checked_sub(1)
-        {
+        let home = self.block_word(block, BlockWord::Home);
+        match Word32::load(home, Acquire).checked_sub(1) {
             None => Home::Shared,
             Some(id) => Home::Partition(PartitionId(id)),
         }
@@ -398,8 +395,8 @@ impl Pool {
             Home::Shared => homes::SHARED,
             Home::Partition(id) => home_word(id),
         };
-        self.block_word(block, BlockWord::Home)
-            .store(value, Release);
+        let word = self.block_word(block, BlockWord::Home);
+        Word32::store(word, value, Release);
     }
 
     fn ring(&self, home: Home) -> Ring<'_, RingIn<'_>> {

@@ -124,9 +124,10 @@ fn pure(metadata: &Metadata, findings: &mut Vec<Finding>) {
         };
         for dependency in &package.dependencies {
             let name = dependency.name.as_str();
-            // Under cfg(loom) the model checker takes the place of std's atomics.
-            let loom = name == "loom" && dependency.target.as_deref() == Some("cfg(loom)");
-            let free = dependency.kind.as_deref() == Some("dev") || loom;
+            // Under cfg(loom) and cfg(shuttle) a checker takes the place of std's atomics or of its threads.
+            let own = format!("cfg({name})");
+            let checker = matches!(name, "loom" | "shuttle") && dependency.target == Some(own);
+            let free = dependency.kind.as_deref() == Some("dev") || checker;
             if !free && !members.contains(name) && !allowed.contains(&name) {
                 let what = format!("depends on {name}; this crate may use {allowed:?} only");
                 findings.push(Finding::of(&package.name, what));

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 const H: u64 = TABLE_BASE;
 
-fn wants(initiator: u8, quota: u32) -> Hello<'static> {
+pub(super) fn wants(initiator: u8, quota: u32) -> Hello<'static> {
     Hello {
         capabilities: SessionCapabilities::DIRECT_ALLOC,
         quota,
@@ -31,7 +31,7 @@ fn opened(blocks: u32, quota: u32) -> (Rig, Client, Grant) {
 }
 
 /// FetchAdd on Head, as the initiator does it.
-fn take(client: &Client, grant: &Grant) -> Option<Ticket> {
+pub(super) fn take(client: &Client, grant: &Grant) -> Option<Ticket> {
     let head = grant.head_offset.0;
     let (region, at) = client
         .stags
@@ -49,7 +49,7 @@ fn take(client: &Client, grant: &Grant) -> Option<Ticket> {
 }
 
 /// RDMA Read of the ticket's slot.
-fn slot(client: &Client, grant: &Grant, ticket: Ticket) -> Option<BlockOffset> {
+pub(super) fn slot(client: &Client, grant: &Grant, ticket: Ticket) -> Option<BlockOffset> {
     let offset = grant.ring_offset.0 + u64::from(grant.ring_order.slot_of(ticket).0);
     let (region, at) = client
         .stags
@@ -60,14 +60,14 @@ fn slot(client: &Client, grant: &Grant, ticket: Ticket) -> Option<BlockOffset> {
 }
 
 /// RDMA Write into the partition.
-fn write(client: &Client, grant: &Grant, block: BlockOffset, data: &[u8]) -> Option<()> {
+pub(super) fn write(client: &Client, grant: &Grant, block: BlockOffset, data: &[u8]) -> Option<()> {
     let right = |a: &kbtp_fabric::Access| a.remote_write;
     let (region, at) = client.stags.place(grant.partition_stag, block.0, right)?;
     region.write(at, data).ok()
 }
 
-fn bind(
-    rig: &Rig,
+pub(super) fn bind(
+    rig: &impl Node,
     client: &mut Client,
     handle: u64,
     ticket: Ticket,

@@ -4,3 +4,5 @@ mod oracle;
 mod order;
 mod requests;
 mod rig;
+#[cfg(shuttle)]
+mod shuttle;

@@ -33,6 +33,22 @@ pub(super) struct Rig {
     next_id: u64,
 }
 
+/// What a worker of a target has at hand.
+pub(super) trait Node {
+    fn now(&self) -> Time;
+    fn shared(&self) -> &Shared;
+}
+
+impl Node for Rig {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.shared
+    }
+}
+
 pub(super) fn geometry(blocks: u32) -> Geometry {
     Geometry {
         block_size: BLOCK,
@@ -99,32 +115,8 @@ impl Rig {
     }
 
     pub(super) fn client_with(&mut self, auth: AuthMode, atomics: Atomics) -> Client {
-        let id = SessionId(self.next_id);
         self.next_id += 1;
-        let session = TargetSession::new(SessionConfig {
-            id,
-            auth,
-            challenge: [5; 32],
-            pool_stag: POOL_STAG,
-            capabilities: Capabilities {
-                atomics,
-                write_with_immediate: false,
-                send_with_invalidate: true,
-                outbound_reads: 16,
-                inbound_reads: 16,
-                max_receive: ByteLen(1 << 16),
-                max_message: ByteLen(u32::MAX),
-            },
-        });
-        Client {
-            session,
-            stags: Stags::default(),
-            memory: Region::anonymous(PEER_LEN, &PageOptions::default()).unwrap(),
-            posted: VecDeque::new(),
-            received: VecDeque::new(),
-            invalidated: Vec::new(),
-            next_request: 1,
-        }
+        Client::new(SessionId(self.next_id - 1), auth, atomics)
     }
 
     /// A session that was granted what `hello` wants.
@@ -269,6 +261,33 @@ pub(super) fn proof(name: &str, initiator: u8) -> Auth {
 }
 
 impl Client {
+    pub(super) fn new(id: SessionId, auth: AuthMode, atomics: Atomics) -> Self {
+        let session = TargetSession::new(SessionConfig {
+            id,
+            auth,
+            challenge: [5; 32],
+            pool_stag: POOL_STAG,
+            capabilities: Capabilities {
+                atomics,
+                write_with_immediate: false,
+                send_with_invalidate: true,
+                outbound_reads: 16,
+                inbound_reads: 16,
+                max_receive: ByteLen(1 << 16),
+                max_message: ByteLen(u32::MAX),
+            },
+        });
+        Self {
+            session,
+            stags: Stags::default(),
+            memory: Region::anonymous(PEER_LEN, &PageOptions::default()).unwrap(),
+            posted: VecDeque::new(),
+            received: VecDeque::new(),
+            invalidated: Vec::new(),
+            next_request: 1,
+        }
+    }
+
     /// Sends HELLO and takes HELLO_ACK: the grant, or why not.
     #[expect(
         clippy::unwrap_in_result,
@@ -305,16 +324,16 @@ impl Client {
     }
 
     /// Hands the session a message.
-    pub(super) fn give(&mut self, rig: &Rig, octets: &[u8]) -> Result<(), SessionEnd> {
+    pub(super) fn give(&mut self, rig: &impl Node, octets: &[u8]) -> Result<(), SessionEnd> {
         self.session
-            .handle_message(rig.now, &rig.shared, octets)
+            .handle_message(rig.now(), rig.shared(), octets)
             .map(|_| ())
     }
 
     /// Sends a request; its Request ID.
     pub(super) fn send(
         &mut self,
-        rig: &Rig,
+        rig: &impl Node,
         handle: u64,
         generation: u16,
         operation: Operation<'_>,
@@ -337,7 +356,7 @@ impl Client {
     /// Sends a request and takes its completion.
     pub(super) fn call(
         &mut self,
-        rig: &Rig,
+        rig: &impl Node,
         handle: u64,
         generation: u16,
         operation: Operation<'_>,
@@ -389,11 +408,11 @@ impl Client {
     }
 
     /// Does the first posted work; whether there was any.
-    pub(super) fn step(&mut self, rig: &Rig) -> bool {
+    pub(super) fn step(&mut self, rig: &impl Node) -> bool {
         let Some((id, signaled, pending)) = self.posted.pop_front() else {
             return false;
         };
-        let pool = &rig.shared.pool;
+        let pool = &rig.shared().pool;
         let base = pool.geometry().pool_base.0;
         let outcome = match pending {
             Pending::Send(message, invalidate) => {
@@ -420,14 +439,14 @@ impl Client {
         };
         if signaled {
             self.session
-                .handle_done(rig.now, &rig.shared, id, outcome)
+                .handle_done(rig.now(), rig.shared(), id, outcome)
                 .unwrap();
         }
         true
     }
 
     /// Posts and does everything until there is nothing left.
-    pub(super) fn pump(&mut self, rig: &Rig) {
+    pub(super) fn pump(&mut self, rig: &impl Node) {
         loop {
             self.post();
             if !self.step(rig) {
@@ -436,17 +455,17 @@ impl Client {
         }
     }
 
-    pub(super) fn timeout(&mut self, rig: &Rig) -> Result<(), SessionEnd> {
+    pub(super) fn timeout(&mut self, rig: &impl Node) -> Result<(), SessionEnd> {
         self.session
-            .handle_timeout(rig.now, &rig.shared, &mut self.stags)
+            .handle_timeout(rig.now(), rig.shared(), &mut self.stags)
     }
 
     /// The stream ends: what was posted is flushed.
-    pub(super) fn flush(&mut self, rig: &Rig) {
+    pub(super) fn flush(&mut self, rig: &impl Node) {
         while let Some((id, _, _)) = self.posted.pop_front() {
             let end = self
                 .session
-                .handle_done(rig.now, &rig.shared, id, WorkOutcome::Flushed);
+                .handle_done(rig.now(), rig.shared(), id, WorkOutcome::Flushed);
             assert!(end.is_err());
         }
     }
