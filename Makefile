@@ -13,11 +13,14 @@ KILLS ?= 1000
 CRASHFLAGS ?=
 SOAKFLAGS ?=
 SIMFLAGS ?= --seeds 5000 --jobs 2
+PLANTFLAGS ?= --seeds 1000 --jobs 2
+# One build for both: the faults of the feature are there, and off.
+SIM = $(CARGO) run --quiet --release --locked -p kbtp-sim --features plants --
 MUTANTS ?= -p kbtp-core -p kbtp-wire -p kbtp-iwarp
 COUNTFLAGS ?=
 HOLD = --ops load --sessions 1 --load idle --rounds 9 --window 100ms
 
-.PHONY: help run test loom shuttle sim crash soak coverage mutants asan tsan valgrind fuzz differential flakes release-proof lint fmt bench promises instructions doc man completions build clean
+.PHONY: help run test loom shuttle sim plants crash soak coverage mutants asan tsan valgrind fuzz differential flakes release-proof lint fmt bench promises instructions doc man completions build clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 build: ## Build everything, optimised
@@ -31,7 +34,9 @@ loom: ## Every interleaving of the lock-free parts
 shuttle: ## A target and three initiators in random schedules (KBTP_SCHEDULES=1000000)
 	RUSTFLAGS="--cfg shuttle" $(CARGO) test --quiet --release --locked --target-dir target/shuttle -p kbtp-core --lib shuttle_
 sim: ## Thousands of simulated targets, each from a seed (SIMFLAGS="--seed 1 --seeds 5000")
-	$(CARGO) run --quiet --release --locked -p kbtp-sim -- $(SIMFLAGS)
+	$(SIM) $(SIMFLAGS)
+plants: ## Measure the simulation: put known faults into the product until a seed finds each (PLANTFLAGS="--plant NoDeferral")
+	$(SIM) --plants $(PLANTFLAGS)
 crash: ## Kill agent, target and initiators at random moments, and check after each kill (KILLS=1000, CRASHFLAGS="--seed 7 --json")
 	$(CARGO) run --quiet --release --locked -p kbtp-endurance -- crash --kills $(KILLS) $(CRASHFLAGS)
 soak: ## Ten minutes of mixed load and sessions that come and go, and whether anything grows (SOAKFLAGS="--minutes 120 --json")

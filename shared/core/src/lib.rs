@@ -35,6 +35,8 @@ mod auth;
 mod directory;
 mod geometry;
 pub mod initiator;
+#[doc(hidden)]
+pub mod journal;
 pub mod limits;
 #[doc(hidden)]
 pub mod plants;

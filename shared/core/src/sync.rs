@@ -65,7 +65,7 @@ pub(crate) trait Word64 {
 }
 
 macro_rules! words {
-    ($u32:ty, $u64:ty) => {
+    ($u32:ty, $u64:ty, $note:expr) => {
         impl Word32 for $u32 {
             fn load(&self, order: Ordering) -> u32 {
                 turn();
@@ -73,6 +73,7 @@ macro_rules! words {
             }
             fn store(&self, value: u32, order: Ordering) {
                 turn();
+                $note(self, value);
                 self.store(value, order);
             }
             fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
@@ -111,9 +112,13 @@ macro_rules! words {
     };
 }
 
-words!(AtomicU32, AtomicU64);
+words!(AtomicU32, AtomicU64, crate::journal::note);
 #[cfg(loom)]
-words!(loom::sync::atomic::AtomicU32, loom::sync::atomic::AtomicU64);
+words!(
+    loom::sync::atomic::AtomicU32,
+    loom::sync::atomic::AtomicU64,
+    |_, _| ()
+);
 
 /// A mutex for what happens rarely. A panic of another holder does not spread: what it guards is valid between any
 /// two statements.

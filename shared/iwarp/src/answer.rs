@@ -4,6 +4,7 @@
 use crate::connection::Connection;
 use crate::inbound::Inbound;
 use crate::outgoing::{Fpdu, Payload};
+use crate::plants::{Plant, planted};
 use crate::stags::Place;
 use crate::terminate::{Culprit, Fault};
 use crate::transmit::{Framed, joined, untagged};
@@ -139,6 +140,9 @@ impl Connection {
         //= rfc7306-5.1.1-native-order
         //= rfc7306-5.3-atomic-across-streams
         let change = |value| match request.operation {
+            AtomicOperation::FetchAdd { add, .. } if planted(Plant::MaskIgnored) => {
+                fetch_add(value, add, 0)
+            }
             AtomicOperation::FetchAdd { add, mask } => fetch_add(value, add, mask),
             AtomicOperation::CmpSwap {
                 compare,

@@ -2,6 +2,7 @@
 //! Source: RFC 5040, sections 6.2 and 7.1.
 
 use crate::connection::{Connection, Startup};
+use crate::plants::{Plant, planted};
 use crate::send_queue::Retired;
 use crate::state::{Effects, Input, State};
 use crate::terminate::{Culprit, Fault, TerminateOctets};
@@ -75,7 +76,7 @@ impl Connection {
         //= rfc5044-7.1.2-responder-first-fpdu
         let told = self.initiator || self.fpdu_seen;
         //= rfc5040-7.1-first-error
-        if told && self.state != State::Terminating {
+        if told && self.state != State::Terminating && !planted(Plant::TerminateForgotten) {
             //= rfc5040-7.1-terminate-sent
             //= rfc7306-8.1-terminate-sent
             //= rfc5040-6.2.1-terminate-on-error

@@ -1,6 +1,7 @@
 //! RDMA Reads and Atomics of the peer, answered in the order they came.
 //! Source: RFC 5040, section 5.2; RFC 7306, sections 5.2 and 5.4.
 
+use crate::plants::{Plant, planted};
 use kbtp_wire::ddp::Msn;
 use kbtp_wire::rdmap::{AtomicRequest, ReadRequest};
 use std::collections::VecDeque;
@@ -58,7 +59,16 @@ impl InboundQueue {
 
     /// Appends; [`is_full`](Self::is_full) said no.
     pub(crate) fn push(&mut self, request: Inbound) {
+        if planted(Plant::AnswersReversed) && self.untouched() {
+            self.requests.push_front(request);
+            return;
+        }
         self.requests.push_back(request);
+    }
+
+    /// No answer has begun.
+    fn untouched(&self) -> bool {
+        !matches!(self.requests.front(), Some(Inbound::Read { done: 1.., .. }))
     }
 
     pub(crate) fn front(&self) -> Option<Inbound> {

@@ -5,6 +5,7 @@
 
 use crate::connection::Connection;
 use crate::incoming::{CONTROL_LEN, Sink};
+use crate::plants::{Plant, planted};
 use crate::send_queue::Awaited;
 use crate::stags::{NoPlace, Place};
 use crate::terminate::Fault;
@@ -124,7 +125,8 @@ impl Connection {
         match opcode(header.ulp)? {
             RdmapOpcode::Write => {
                 //= rfc5041-8.3.1-access-rights
-                if place.is_some_and(|place| !place.access.remote_write) {
+                let wrong = |place: Place| !place.access.remote_write;
+                if place.is_some_and(wrong) && !planted(Plant::WriteRightsIgnored) {
                     return Err(protection(
                         ProtectionCode::AccessRights,
                         "the registration is not for RDMA Writes",
@@ -160,7 +162,8 @@ impl Connection {
                 "the STag is not the sink of the RDMA Read",
             ));
         }
-        if len > 0 && header.offset != offset || len > left {
+        let elsewhere = header.offset != offset && !planted(Plant::ResponseUnchecked);
+        if len > 0 && elsewhere || len > left {
             return Err(tagged(
                 DdpTaggedCode::BaseOrBounds,
                 "the octets are not those the RDMA Read asked for",
@@ -200,14 +203,14 @@ impl Connection {
                 "there is no such queue",
             ));
         };
-        if header.msn != msn {
+        if header.msn != msn && !planted(Plant::MsnIgnored) {
             return Err(untagged(
                 DdpUntaggedCode::MsnRange,
                 "the MSN is not the next of its queue",
             ));
         }
         let room = self.buffer_room(header.queue)?;
-        if header.message_offset != have {
+        if header.message_offset != have && !planted(Plant::OffsetIgnored) {
             return Err(untagged(
                 DdpUntaggedCode::InvalidMessageOffset,
                 "the Message Offset is not where the message goes on",
@@ -247,7 +250,11 @@ impl Connection {
                 Ok(self.max_receive)
             }
             //= rfc5040-6.1-ird-not-exceeded
-            QueueNumber::READ_REQUEST if self.inbound.is_full() => Err(NO_BUFFER),
+            QueueNumber::READ_REQUEST
+                if self.inbound.is_full() && !planted(Plant::DepthIgnored) =>
+            {
+                Err(NO_BUFFER)
+            }
             QueueNumber::ATOMIC_RESPONSE => match self.queue.awaited() {
                 Some(Awaited::Atomic { .. }) => Ok(CONTROL),
                 _ => Err(NO_BUFFER),

@@ -6,6 +6,7 @@
 //! two entries of a gather list each. With Markers the whole FPDU is copied into the ring.
 
 use crate::limits::{MAX_CHUNKS, MAX_FRAMED_AHEAD, MAX_HEADERS_LEN, TX_RING_LEN};
+use crate::plants::{Plant, planted};
 use crate::ring::ByteRing;
 use crate::stags::StagTable;
 use kbtp_memory::{Region, WriteVec, crc32c};
@@ -340,6 +341,9 @@ impl Outgoing {
     /// price of ending a registration under what it sends, and bounded by what is framed ahead.
     pub(crate) fn spill(&mut self, entry: u16, region: &Region) {
         for chunk in &mut self.chunks {
+            if planted(Plant::SpillForgotten) {
+                return;
+            }
             if let Source::Region { entry: mine, at } = chunk.source
                 && mine == entry
             {

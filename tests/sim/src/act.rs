@@ -6,12 +6,14 @@ use crate::model::{Effect, Pending, Range};
 use crate::options::GRANULE;
 use crate::plan::Step;
 use crate::rng::{Rng, mix};
-use crate::rogue::ROGUE;
-use crate::world::{CLIENT, Phase, World, tell};
+use crate::rogue::{NO_SLOT, ROGUE};
+use crate::world::{CLIENT, Phase, WATCHDOG_NS, World, tell};
 use kbtp_core::initiator::{Initiator, NEVER, Request, SessionError, Source, SubmitError};
-use kbtp_fabric::{Access, Atomics, CloseReason, Event, LocalBuffer, PostError, StreamError, Time};
+use kbtp_fabric::{
+    Access, Atomics, CloseReason, Event, LocalBuffer, PostError, StreamError, Time, WorkOutcome,
+};
 use kbtp_iwarp::Startup;
-use kbtp_wire::{Generation, Handle, Nonce, Status};
+use kbtp_wire::{Generation, Handle, Nonce, RingCounter, Status};
 
 impl World {
     pub(crate) fn client_turn(&mut self, link: usize) {
@@ -26,9 +28,8 @@ impl World {
             return self.wake(link, CLIENT, paused);
         }
         loop {
-            let (reset, mut closed) = (end.reset, end.closed);
-            let moved = self.pump(link, CLIENT, &mut end.conn, reset, &mut closed);
-            end.closed = closed;
+            let reset = end.reset;
+            let moved = self.pump(link, CLIENT, &mut end.conn, reset);
             if moved || !end.waits() {
                 end.progress_at = now;
             }
@@ -53,6 +54,15 @@ impl World {
         let silent = Self::watchdog(&end) <= now;
         if silent {
             self.out.marks.hit(Mark::Watchdog);
+            let of = &self.links[link];
+            // A damaged length has its stream wait for octets that nobody sends.
+            let known = of.silenced || of.fatal || of.hurt || end.ops.is_empty();
+            if !known && end.progress_at > self.jumped_at {
+                self.fail(format!(
+                    "connection {link}: nothing was wrong with it, and for {WATCHDOG_NS} ns nothing came: {:?}",
+                    end.ops
+                ));
+            }
             tell!(self, "connection {link}: the initiator gives it up");
             Self::close_client(&mut end, CloseReason::Abort);
             self.wake(link, CLIENT, now);
@@ -93,6 +103,7 @@ impl World {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of event")]
     fn take_events(&mut self, link: usize, end: &mut CEnd) -> bool {
         let now = self.now;
         let mut busy = false;
@@ -120,7 +131,9 @@ impl World {
                     if id & ROGUE != 0 {
                         let status = u16::from_be_bytes([message[22], message[23]]);
                         let at = end.rogues.iter().position(|rogue| rogue.id == id);
-                        match at.map(|at| end.rogues.remove(at)) {
+                        let many = at.is_some_and(|at| end.rogues[at].many);
+                        match at.filter(|_| !many).map(|at| end.rogues.remove(at)) {
+                            None if many => {}
                             Some(rogue) if rogue.may.contains(&status) => {
                                 self.out.marks.status(status);
                             }
@@ -131,7 +144,19 @@ impl World {
                     }
                     end.conn.release(slot);
                 }
-                Event::Done { id, outcome } => result = session.handle_done(now, id, outcome),
+                Event::Done { id, outcome } => {
+                    if let WorkOutcome::Atomic(head) = outcome {
+                        let ticket = RingCounter(head).ticket();
+                        let slots = session.terms().map_or(1, |t| t.grant.ring_order.slots());
+                        if ticket.0 >= slots {
+                            self.out.marks.hit(Mark::PartitionWrap);
+                        }
+                        if id == NO_SLOT {
+                            end.hoarded.push((ticket, now));
+                        }
+                    }
+                    result = session.handle_done(now, id, outcome);
+                }
                 Event::Immediate { data } => result = session.handle_immediate(data),
             }
         }
@@ -200,6 +225,9 @@ impl World {
                     finished.result,
                     Err(kbtp_core::initiator::Failure::Lost { .. })
                 );
+                if finished.result.is_ok() && op.invalidate && !finished.invalidated {
+                    self.fail(format!("nobody invalidated what {op:?} asked for"));
+                }
                 if gone.is_ok() == finished.invalidated && !given_up && !lost {
                     self.fail(format!("{stag} is {gone:?} after {finished:?}"));
                 }
@@ -251,9 +279,17 @@ impl World {
         }
         let why = end.conn.take_error();
         let damaged = self.links[link].hurt;
+        if let Some(StreamError::Protocol { reason }) = &why {
+            self.out.marks.cause(reason);
+        }
+        if self.links[link].caught && matches!(why, Some(StreamError::PeerClosed)) {
+            self.fail("a stream was broken, and nobody was told why".into());
+        }
         self.damage_seen(link, CLIENT, why.as_ref());
         if let Some(StreamError::Protocol { reason }) = &why
             && !damaged
+            && !self.links[link].caught
+            && !self.links[link].fatal
             && !reason.contains("closed")
             // A store that was given up while the target had not read all of its data yet.
             && !reason.contains("retired")
@@ -341,6 +377,7 @@ impl World {
                 len: 0,
                 seal: false,
                 unsealed: false,
+                invalidate: false,
                 buffer: None,
                 since: self.model.seq,
                 at: self.now,
@@ -375,6 +412,8 @@ impl World {
                     Kind::Store => Some(Effect::Store),
                     Kind::Free => Some(Effect::Free),
                 };
+                let tenant = self.clients[self.links[link].client].tenant;
+                self.model.note_tenant(op.id, tenant);
                 if let (Some(effect), Some(row)) = (effect, op.row) {
                     let pending = Pending {
                         op: op.id,
@@ -470,6 +509,7 @@ impl World {
         let loads = matches!(kind, Kind::Load | Kind::DirectLoad);
         let len = match rng.below(12) {
             _ if kind == Kind::Free => 0,
+            _ if kind == Kind::Alloc && self.o.churn => rng.within(1, 64),
             0 if loads => rng.below(block),
             _ if loads => block,
             0 => 0,
@@ -499,7 +539,7 @@ impl World {
         let loads = matches!(kind, Kind::Load | Kind::DirectLoad);
         let drawn = Drawn {
             invalidate: rng.per_mille(200),
-            inline: len <= self.o.max_inline && rng.per_mille(600),
+            inline: len <= self.o.max_inline && (self.o.churn || rng.per_mille(600)),
         };
         let mut op = Op {
             id: (step.number + 1) | (self.o.seed << 32) & !ROGUE,
@@ -509,6 +549,7 @@ impl World {
             len,
             seal: !loads && rng.per_mille(self.o.seal),
             unsealed: rng.per_mille(600),
+            invalidate: drawn.invalidates(kind),
             buffer: None,
             since: self.model.seq,
             at: self.now,
@@ -556,6 +597,15 @@ impl Drawn {
                 ..Access::LOCAL_READ
             },
             _ => Access::LOCAL_READ,
+        }
+    }
+
+    /// Whether the target is asked to invalidate the buffer's STag.
+    const fn invalidates(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Load => self.invalidate,
+            Kind::Alloc | Kind::Store => self.invalidate && !self.inline,
+            _ => false,
         }
     }
 

@@ -37,9 +37,14 @@ impl World {
         let result = match finished.result {
             Ok(done) => {
                 self.out.marks.status(0);
+                let drained = self
+                    .drained
+                    .is_some_and(|(life, seq)| life == self.links[link].life && op.since >= seq);
                 let late = |at: Time| op.kind == Kind::AllocDirect && op.at > at;
                 if self.links[link].abandoned_at.is_some_and(late) {
                     Err("a ticket was abandoned before, which ends direct allocation".into())
+                } else if drained && op.kind != Kind::DirectLoad {
+                    Err("the target was draining".into())
                 } else {
                     self.check_done(op, row, &done, self.links[link].client)
                 }
@@ -108,6 +113,9 @@ impl World {
         match op.kind {
             Kind::Load | Kind::DirectLoad => {
                 let direct = op.kind == Kind::DirectLoad;
+                if direct {
+                    self.out.marks.hit(Mark::Stable);
+                }
                 let unsealed = op.unsealed && !direct;
                 let good = |s: &State| of_data(s) && (s.sealed || unsealed);
                 if !self.model.was(row, op.since, good) {
@@ -139,6 +147,9 @@ impl World {
             Kind::Alloc | Kind::AllocDirect => {
                 if len != op.len {
                     return Err("another length was stored".into());
+                }
+                if op.kind == Kind::AllocDirect {
+                    self.out.marks.hit(Mark::BoundDirect);
                 }
                 let good = |s: &State| of_data(s) && s.sealed == op.seal;
                 if self.model.became(row, op.since, good) {

@@ -9,7 +9,9 @@ use kbtp_core::initiator::{Initiator, Scratch, Settings};
 use kbtp_fabric::{Access, LocalBuffer, Time};
 use kbtp_iwarp::{Config, Connection, CopyFirst};
 use kbtp_memory::{PageOptions, Region};
-use kbtp_wire::{ByteLen, Generation, InitiatorId, SessionCapabilities, Stag, TaggedOffset};
+use kbtp_wire::{
+    ByteLen, Generation, InitiatorId, SessionCapabilities, Stag, TaggedOffset, Ticket,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Octets between two buffers that nobody may touch.
@@ -51,6 +53,8 @@ pub struct Op {
     pub seal: bool,
     /// With ALLOW_UNSEALED.
     pub unsealed: bool,
+    /// With INVALIDATE.
+    pub invalidate: bool,
     /// Buffer, and its STag.
     pub buffer: Option<(usize, Stag)>,
     /// When it began, in the order of all that was observed.
@@ -179,6 +183,8 @@ pub struct Rogue {
     pub id: u64,
     /// Statuses it may get.
     pub may: &'static [u16],
+    /// It was said many times, until the session ends: whatever the first ones get.
+    pub many: bool,
 }
 
 /// The initiator's end of a connection.
@@ -196,8 +202,6 @@ pub struct CEnd {
     pub scratch: Region,
     /// It was aborted.
     pub reset: bool,
-    /// The stream asked to close the connection.
-    pub closed: bool,
     /// It closes.
     pub closing: bool,
     /// It broke the protocol, and the target will say so.
@@ -206,6 +210,8 @@ pub struct CEnd {
     pub progress_at: Time,
     /// Messages that no honest initiator sends, in flight.
     pub rogues: Vec<Rogue>,
+    /// Tickets taken for nothing, and when.
+    pub hoarded: Vec<(Ticket, Time)>,
 }
 
 /// An initiator.

@@ -1,15 +1,18 @@
 //! Faults, and the lives of the target between them.
 
+use crate::forge::{Forgery, Wrong};
 use crate::marks::Mark;
 use crate::model::Why;
 use crate::options::Options;
 use crate::plan::{Fault, Step};
 use crate::rng::Rng;
 use crate::target::{Stage, Target};
-use crate::world::{CLIENT, Event, TARGET, World, tell};
+use crate::world::{CLIENT, Event, Link, TARGET, World, tell};
 use kbtp_core::initiator::Initiator;
 use kbtp_fabric::{CloseReason, Time};
-use kbtp_wire::InitiatorId;
+use kbtp_iwarp::Connection;
+use kbtp_wire::rdmap::TerminateCause;
+use kbtp_wire::{Grant, InitiatorId, Stag, TaggedOffset};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl World {
@@ -40,6 +43,7 @@ impl World {
                 true
             }
             (Fault::HalfOpen, Some(link)) => {
+                self.links[link].silenced = true;
                 for pipe in &mut self.links[link].pipes {
                     pipe.void = true;
                 }
@@ -49,6 +53,11 @@ impl World {
                     self.client_dies(step.client, link);
                     self.connect_in(step.client, rng.below(3_000_000));
                 }
+                true
+            }
+            // In the middle of what it does next, or between two things.
+            (Fault::TargetCrash, _) if cfg!(feature = "plants") && rng.per_mille(500) => {
+                self.dies_within = true;
                 true
             }
             (Fault::TargetCrash | Fault::AgentCrash, _) => {
@@ -93,10 +102,30 @@ impl World {
             (Fault::Jump, _) => self.jump(rng),
             (Fault::Drain, _) => {
                 self.target.shared.drain();
+                self.model.seq += 1;
+                self.drained
+                    .get_or_insert((self.target_lives, self.model.seq));
                 let at = self.now.after_ns(rng.within(100_000, 20_000_000));
                 self.at(at, Event::DrainOver(self.target_lives));
                 true
             }
+            (Fault::LateWorker, Some(link)) => {
+                let ticket = u64::from(self.o.ticket_timeout_ms) * 1_000_000;
+                let ns = if rng.per_mille(300) {
+                    rng.within(ticket / 2, ticket * 3 / 2)
+                } else {
+                    rng.within(1_000, 30_000_000)
+                };
+                let until = self.now.after_ns(ns);
+                let end = self.links[link].t.as_mut();
+                end.map(|t| t.late_until = until).is_some()
+            }
+            (Fault::LostWake, Some(link)) => {
+                self.links[link].lose_wake = true;
+                self.links[link].silenced = true;
+                true
+            }
+            (Fault::Forge, Some(link)) => self.forge(link, rng),
             (Fault::Replace, Some(link)) => {
                 // The old connection is left as it is; whatever is in flight on it has no owner any more.
                 self.client_dies(step.client, link);
@@ -138,12 +167,21 @@ impl World {
             _ => at + 1,
         };
         self.now = self.now.max(Time(at));
+        self.jumped_at = self.now;
         true
     }
 
     // ---- The target's life ----
 
+    /// Ends a life that ended in the middle of a call.
+    pub(crate) fn finish_dying(&mut self) {
+        let rng = &mut self.rng.clone();
+        self.crash(false, rng);
+    }
+
     fn crash(&mut self, memory_too: bool, rng: &mut Rng) {
+        self.dying = false;
+        self.dies_within = false;
         let in_flight: usize = self
             .links
             .iter()
@@ -222,6 +260,7 @@ impl World {
                 if self.target.shared.pool.instance() != instance {
                     self.fail("a recovery that lost nothing changed the instance".into());
                 }
+                self.model.all_left(self.now);
                 self.observe(Why::Recover, true);
                 self.new_life();
             }
@@ -231,6 +270,10 @@ impl World {
 
     fn new_life(&mut self) {
         self.target_lives += 1;
+        self.drained = None;
+        self.model.all_left(self.now);
+        // What making it wrote is nobody's call.
+        self.forget_journal();
         self.last_tail = self.target.tail();
         self.ranges_changed();
         self.audit();
@@ -252,6 +295,170 @@ impl World {
             for _ in 0..counter.load(Relaxed).min(1000) {
                 self.out.marks.hit(mark);
             }
+        }
+    }
+}
+
+// ---- Forged FPDUs ----
+
+impl World {
+    /// Has an FPDU forged that is wrong in one thing; whether that can be.
+    fn forge(&mut self, link: usize, rng: &mut Rng) -> bool {
+        let open = |link: &Link| {
+            let c = link.c.as_ref();
+            c.and_then(|c| c.session.as_ref().filter(|_| !c.closing))
+                .and_then(Initiator::terms)
+                .map(|terms| terms.grant)
+        };
+        let Some(grant) = open(&self.links[link]) else {
+            return false;
+        };
+        let now = &self.links[link];
+        if now.forged.is_some() || now.hurt || now.pipes[TARGET].framer.is_none() {
+            return false;
+        }
+        // STags of other streams mean nothing on this one.
+        let others = self.links.iter().enumerate().filter(|(at, _)| *at != link);
+        let others = others.filter_map(|(_, other)| open(other));
+        let foreign: Vec<_> = others
+            .flat_map(|g| [g.table_stag, g.partition_stag, g.ring_stag, g.counter_stag])
+            .filter(|stag| stag.0 != 0)
+            .collect();
+        let [to_client, to_target] = &now.pipes;
+        let asked = to_client.framer.as_ref().map_or(0, |framer| framer.reads);
+        let answered = to_target.framer.as_ref().map_or(0, |f| f.answers);
+        let sink = to_client.framer.as_ref().filter(|_| asked > answered);
+        let elsewhere = sink.map(|framer| Forgery::ResponseElsewhere {
+            stag: framer.sink.0,
+            offset: TaggedOffset(framer.sink.1.0 ^ u64::from(self.o.block_size)),
+        });
+        let elsewhere = elsewhere.filter(|_| rng.per_mille(500));
+        let forgery = elsewhere.unwrap_or_else(|| {
+            self.choose_forgery(&grant, now.abandoned_at.is_some(), &foreign, rng)
+        });
+        let link = &mut self.links[link];
+        link.forged = Some(forgery);
+        link.pipes[TARGET].forgery = Some(forgery);
+        true
+    }
+
+    #[expect(clippy::too_many_lines, reason = "a table of what can be wrong")]
+    fn choose_forgery(
+        &self,
+        grant: &Grant,
+        abandoned: bool,
+        foreign: &[Stag],
+        rng: &mut Rng,
+    ) -> Forgery {
+        let stranger = match foreign {
+            [] => Stag(rng.next() as u32 | 1),
+            some => rng.pick(some),
+        };
+        let at = TaggedOffset(0x1000);
+        let (bounds, wrap) = (TaggedOffset(0), TaggedOffset(u64::MAX - 3));
+        let place = |stag: Stag, offset: TaggedOffset, wrong: Wrong| {
+            [
+                Forgery::Write {
+                    stag,
+                    offset,
+                    wrong,
+                },
+                Forgery::Read {
+                    stag,
+                    offset,
+                    wrong,
+                },
+                Forgery::Atomic {
+                    stag,
+                    offset,
+                    wrong,
+                },
+            ]
+        };
+        let mut from = vec![
+            Forgery::TaggedVersion,
+            Forgery::UntaggedVersion,
+            Forgery::RdmapVersion,
+            Forgery::ReservedOpcode,
+            Forgery::Response,
+            Forgery::NoSuchQueue,
+            Forgery::SequenceAhead,
+            Forgery::SequenceBehind,
+            Forgery::Offset,
+            Forgery::TooLong { octets: 4200 },
+            Forgery::TooManyReads {
+                reads: self.o.read_depth + 1,
+            },
+            Forgery::AtomicResponse,
+            Forgery::Invalidate { stag: stranger },
+            Forgery::TooShort,
+            Forgery::WrongQueue,
+            Forgery::ShortRead,
+            Forgery::UnknownAtomic,
+            Forgery::Terminate,
+        ];
+        from.extend(place(stranger, at, Wrong::Stag));
+        if grant.table_stag.0 != 0 {
+            let (table, pool) = (grant.table_stag, grant.pool_stag);
+            let [write, _, atomic] = place(table, grant.table_offset, Wrong::Rights);
+            from.extend([write, atomic, Forgery::Invalidate { stag: table }]);
+            from.extend(place(pool, bounds, Wrong::Bounds));
+            from.extend(place(table, wrap, Wrong::Wrap));
+            let octets = grant.table_count * 16;
+            let end = TaggedOffset(grant.table_offset.0 + octets - 4);
+            from.extend(place(table, end, Wrong::Bounds));
+        }
+        if grant.partition_stag.0 != 0 && !abandoned {
+            let (partition, offset) = (grant.partition_stag, grant.partition_offset);
+            let end = TaggedOffset(offset.0 + grant.partition_len - 4);
+            let [_, read, atomic] = place(partition, offset, Wrong::Rights);
+            from.extend([read, atomic, Forgery::Invalidate { stag: partition }]);
+            from.extend(place(partition, end, Wrong::Bounds));
+            from.extend(place(partition, wrap, Wrong::Wrap));
+            let [write, _, atomic] = place(grant.ring_stag, grant.ring_offset, Wrong::Rights);
+            from.extend([write, atomic]);
+            let [write, read, _] = place(grant.counter_stag, grant.head_offset, Wrong::Rights);
+            from.extend([write, read]);
+        }
+        // What was revoked, before its blocks change hands.
+        if grant.partition_stag.0 != 0 && abandoned && rng.per_mille(900) {
+            let [write, ..] = place(grant.partition_stag, grant.partition_offset, Wrong::Stag);
+            let [_, read, _] = place(grant.ring_stag, grant.ring_offset, Wrong::Stag);
+            let [.., atomic] = place(grant.counter_stag, grant.head_offset, Wrong::Stag);
+            from = vec![write, write, read, atomic];
+        }
+        rng.pick(&from)
+    }
+
+    /// Whether nothing was wrong with a stream so far.
+    pub(crate) fn is_whole(conn: &Connection) -> bool {
+        let told = format!("{conn:?}");
+        told.contains("state: Established") && told.contains("ending: None")
+    }
+
+    /// A forged FPDU has come to the target's end of a stream, all of it, and nothing was wrong before.
+    pub(crate) fn check_forged(&mut self, link: usize, conn: &Connection) {
+        let Some(forgery) = self.links[link].forged else {
+            return;
+        };
+        if self.links[link].hurt {
+            return;
+        }
+        let told = format!("{conn:?}");
+        let causes = forgery.causes();
+        let found = if causes.is_empty() {
+            told.contains("PeerTerminated")
+        } else {
+            let named = |cause: &TerminateCause| told.contains(&cause.to_string());
+            causes.iter().any(named)
+        };
+        tell!(self, "connection {link}: {forgery:?} came: {told}");
+        if found {
+            self.links[link].caught = !causes.is_empty();
+        } else {
+            self.fail(format!(
+                "connection {link}: {forgery:x?} came, and the stream is {told}, not ended for any of {causes:?}"
+            ));
         }
     }
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![expect(
     clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
     clippy::indexing_slicing,
     clippy::missing_panics_doc,
     clippy::struct_excessive_bools,
@@ -16,17 +17,23 @@
 
 mod act;
 mod answers;
+mod checks;
 pub mod client;
 mod faults;
+pub mod forge;
 pub mod marks;
 pub mod model;
 pub mod net;
 pub mod options;
 pub mod plan;
+#[cfg(feature = "plants")]
+pub mod plants;
+pub mod report;
 pub mod rng;
 mod rogue;
 pub mod run;
 mod serve;
 pub mod stamp;
 pub mod target;
+mod tear;
 pub mod world;

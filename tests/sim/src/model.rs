@@ -7,6 +7,7 @@
 
 use crate::options::{GRANULE, Options};
 use crate::stamp;
+use kbtp_fabric::Time;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A point in the order of all that was observed.
@@ -155,10 +156,43 @@ pub struct Model {
     pub torn: u64,
     /// Unsealed loads that may hold damaged octets.
     pub spoilt: u64,
+    /// The clock.
+    pub now: Time,
+    /// A call of the target was cut off: what it wrote last may be half of it.
+    pub cut: bool,
+    /// Entries that were bound since somebody looked.
+    pub just_bound: Vec<(usize, State)>,
+    /// The row that binds each block.
+    binds: BTreeMap<u64, usize>,
+    /// Rows that seemed to bind a block when another came to bind it.
+    displaced: Vec<(u64, usize)>,
+    /// Rows bound in each granule.
+    bound: Vec<u32>,
+    /// When the session of each granule ended.
+    left_at: Vec<Option<Time>>,
+    lease_ms: u32,
+    /// Tenant of each operation, by its step.
+    op_tenants: Vec<u8>,
+    seed: u64,
+    /// The last tenant that bound each block, and whether it put octets there.
+    last_in: BTreeMap<u64, (usize, bool)>,
+}
+
+/// What a block was before it was bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Before {
+    /// Its last owner is another trust domain.
+    pub of_another_domain: bool,
+    /// And left octets there.
+    pub had_octets: bool,
 }
 
 /// What is wrong.
 pub type Check = Result<(), String>;
+
+fn granules(range: &Range) -> std::ops::Range<usize> {
+    (range.first / GRANULE) as usize..(range.first + range.rows).div_ceil(GRANULE) as usize
+}
 
 const fn distance(from: u16, to: u16) -> u32 {
     if to >= from {
@@ -188,12 +222,27 @@ impl Model {
             wraps: 0,
             torn: 0,
             spoilt: 0,
+            now: Time(0),
+            cut: false,
+            just_bound: Vec::new(),
+            binds: BTreeMap::new(),
+            displaced: Vec::new(),
+            bound: vec![0; rows / GRANULE as usize],
+            left_at: vec![None; rows / GRANULE as usize],
+            lease_ms: options.lease_ms,
+            op_tenants: vec![u8::MAX; options.steps as usize],
+            seed: options.seed,
+            last_in: BTreeMap::new(),
         };
         model.begin();
         model
     }
 
     fn begin(&mut self) {
+        self.binds.clear();
+        self.last_in.clear();
+        self.just_bound.clear();
+        self.bound.fill(0);
         for at in 0..self.rows.len() {
             let state = self.state(at);
             let row = &mut self.rows[at];
@@ -247,18 +296,21 @@ impl Model {
     #[must_use]
     pub fn bound(&self, link: usize) -> u32 {
         self.range(link).map_or(0, |range| {
-            (range.first..range.first + range.rows)
-                .filter(|row| self.state(*row as usize).valid)
-                .count() as u32
+            let granules = granules(&range);
+            self.bound[granules].iter().sum()
         })
     }
 
     /// Handles bound in all.
     #[must_use]
     pub fn bound_in_all(&self) -> u32 {
-        (0..self.rows.len())
-            .filter(|row| self.state(*row).valid)
-            .count() as u32
+        self.binds.len() as u32
+    }
+
+    /// The row that binds a block.
+    #[must_use]
+    pub fn row_of(&self, block: u64) -> Option<usize> {
+        self.binds.get(&block).copied()
     }
 
     /// A session was granted.
@@ -267,6 +319,7 @@ impl Model {
             self.ranges.resize(link + 1, None);
         }
         self.ranges[link] = Some(range);
+        self.left_at[granules(&range)].fill(None);
         self.seq += 1;
         for granule in range.first / GRANULE..(range.first + range.rows).div_ceil(GRANULE) {
             self.tenants[granule as usize].push((self.seq, Some(tenant)));
@@ -311,6 +364,64 @@ impl Model {
                 spoilt: false,
             });
         }
+    }
+
+    /// The session of a connection ends: the lease of its range begins.
+    pub fn left(&mut self, link: usize) {
+        if let Some(range) = self.range(link) {
+            let now = self.now;
+            for left in &mut self.left_at[granules(&range)] {
+                left.get_or_insert(now);
+            }
+        }
+    }
+
+    /// The target begins anew: all leases do.
+    pub fn all_left(&mut self, now: Time) {
+        self.left_at.fill(Some(now));
+    }
+
+    /// An operation is of this tenant.
+    pub fn note_tenant(&mut self, op: u64, tenant: usize) {
+        let step = (op & 0xFFFF_FFFF).wrapping_sub(1) as usize;
+        if let Some(place) = self.op_tenants.get_mut(step) {
+            *place = tenant as u8;
+        }
+    }
+
+    /// Whether a block that was just bound holds octets of another trust domain; and what it was before.
+    pub fn strangers(&mut self, row: usize, state: &State, octets: &[u8]) -> (Check, Before) {
+        let owner = self.tenants[row / GRANULE as usize].last();
+        let Some(owner) = owner.and_then(|(_, owner)| *owner) else {
+            return (Ok(()), Before::default());
+        };
+        let last = self.last_in.insert(state.block, (owner, state.len > 0));
+        if self.one_domain {
+            return (Ok(()), Before::default());
+        }
+        let other = last.is_some_and(|(last, _)| last != owner);
+        let before = Before {
+            of_another_domain: other,
+            had_octets: other && last.is_some_and(|(_, had)| had),
+        };
+        for (number, chunk) in octets.chunks(64).enumerate() {
+            let op = stamp::origin(chunk);
+            let step = (op & 0xFFFF_FFFF).wrapping_sub(1) as usize;
+            let known = op >> 32 == self.seed & 0x7FFF_FFFF;
+            let tenant = self.op_tenants.get(step).filter(|_| known);
+            let foreign = tenant.is_some_and(|t| *t != u8::MAX && usize::from(*t) != owner);
+            if foreign && stamp::begins(op, number, chunk) {
+                return (
+                    Err(format!(
+                        "row {row} of tenant {owner}: octet {} of block {:#x} is of store {op:#x}, of another trust domain",
+                        number * 64,
+                        state.block
+                    )),
+                    before,
+                );
+            }
+        }
+        (Ok(()), before)
     }
 
     /// Operations of a connection that may bind.
@@ -372,7 +483,6 @@ impl Model {
     ) -> Check {
         let span = if all { GRANULE } else { self.hot } as usize * 16;
         let mut now = [0; GRANULE as usize * 16];
-        let before = self.seq;
         for granule in 0..self.rows.len() / GRANULE as usize {
             let at = granule * GRANULE as usize * 16;
             let now = &mut now[..span];
@@ -394,20 +504,14 @@ impl Model {
                 }
             }
         }
-        if self.seq == before {
-            return Ok(());
-        }
         // Only now: a block may have gone from one entry to another in one call.
-        let mut bound: Vec<u64> = (0..self.rows.len())
-            .map(|row| self.state(row))
-            .filter(|state| state.valid)
-            .map(|state| state.block)
-            .collect();
-        bound.sort_unstable();
-        match bound.windows(2).find(|two| two[0] == two[1]) {
-            Some(two) => Err(format!("block {:#x} is bound twice, {why:?}", two[0])),
-            None => Ok(()),
+        for (block, row) in std::mem::take(&mut self.displaced) {
+            let state = self.state(row);
+            if state.valid && state.block == block {
+                return Err(format!("block {block:#x} is bound twice, {why:?}"));
+            }
         }
+        Ok(())
     }
 
     fn changed(&mut self, at: usize, before: State, why: Why) -> Check {
@@ -417,7 +521,7 @@ impl Model {
         if now.generation < before.generation {
             self.wraps += 1;
         }
-        if now.generation == 0 {
+        if now.generation == 0 && !self.cut {
             return Err("the Generation is zero".into());
         }
         if (turns % 2 == 1) == (before.valid == now.valid) {
@@ -432,7 +536,7 @@ impl Model {
         let mut coarse = false;
         match why {
             Why::Recover => return Err("a recovery changed the entry".into()),
-            Why::Release if before.valid && turns == 1 => {}
+            Why::Release if before.valid && turns == 1 => self.lease_over(at)?,
             Why::Release => return Err("a release did not just unbind the entry".into()),
             Why::Session(link) => {
                 let range = self.range(link);
@@ -447,7 +551,43 @@ impl Model {
             state: now,
             coarse,
         });
+        self.rebind(at, before, now);
+        if now.valid && turns > 0 {
+            self.just_bound.push((at, now));
+        }
         Ok(())
+    }
+
+    fn rebind(&mut self, at: usize, before: State, now: State) {
+        let count = &mut self.bound[at / GRANULE as usize];
+        *count = *count + u32::from(now.valid) - u32::from(before.valid);
+        // Another entry may bind the block by now.
+        if before.valid && self.binds.get(&before.block) == Some(&at) {
+            self.binds.remove(&before.block);
+        }
+        if now.valid
+            && let Some(other) = self.binds.insert(now.block, at)
+            && other != at
+        {
+            self.displaced.push((now.block, other));
+        }
+    }
+
+    /// Whether the range of a row may be released.
+    fn lease_over(&self, at: usize) -> Check {
+        let left = self.left_at[at / GRANULE as usize];
+        let over = left.is_some_and(|left| {
+            self.lease_ms == 0
+                || self.lease_ms != u32::MAX && left.after_ms(u64::from(self.lease_ms)) <= self.now
+        });
+        if over {
+            Ok(())
+        } else {
+            Err(format!(
+                "a range was released before its lease was over: left at {left:?}, now {:?}",
+                self.now
+            ))
+        }
     }
 
     /// Whether operations under way explain a change; whether several may have.
@@ -479,7 +619,7 @@ impl Model {
             pending.iter().any(|p| {
                 p.effect == Effect::Store
                     && p.len == now.len
-                    && now.sealed == (p.seal || sealed_before)
+                    && (now.sealed == (p.seal || sealed_before) || self.cut && !now.sealed)
             })
         };
         if now.valid && turns == 0 {

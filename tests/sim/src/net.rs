@@ -1,5 +1,6 @@
 //! The network: one ordered pipe of octets for each direction of each connection.
 
+use crate::forge::{Forgery, Framer};
 use crate::options::{Cuts, Options};
 use crate::rng::Rng;
 use kbtp_fabric::Time;
@@ -14,6 +15,8 @@ struct Segment {
     at: Time,
     octets: Vec<u8>,
     from: usize,
+    /// Not of the sender.
+    forged: bool,
 }
 
 /// One direction of a connection.
@@ -37,6 +40,10 @@ pub struct Pipe {
     pub blocked: bool,
     /// Damage an octet of what is sent next.
     pub damage: bool,
+    /// Where its FPDUs are; without Markers.
+    pub framer: Option<Framer>,
+    /// To be put between two FPDUs.
+    pub forgery: Option<Forgery>,
 }
 
 impl Default for Pipe {
@@ -53,6 +60,8 @@ impl Default for Pipe {
             void: false,
             blocked: false,
             damage: false,
+            framer: None,
+            forgery: None,
         }
     }
 }
@@ -64,6 +73,8 @@ pub struct Received {
     pub octets: usize,
     /// The peer's end, or a reset.
     pub ended: bool,
+    /// All of a forged FPDU.
+    pub forged: bool,
 }
 
 impl Pipe {
@@ -102,11 +113,16 @@ impl Pipe {
                 self.blocked = true;
                 return (sent, damaged);
             }
+            sent += self.put_forged(now, options, rng);
             let list = from.send_vec(now);
             if list.is_empty() {
                 return (sent, damaged);
             }
-            let most = list.octets().min(room);
+            let most = match &self.framer {
+                Some(framer) if self.forgery.is_some() => framer.until_next(),
+                _ => usize::MAX,
+            };
+            let most = list.octets().min(room).min(most);
             let len = match options.cuts {
                 Cuts::Segments(len) => most.min(len),
                 Cuts::Random if rng.per_mille(300) => rng.within(1, most as u64) as usize,
@@ -117,6 +133,9 @@ impl Pipe {
             let len = list.copy_to(&mut octets);
             from.handle_sent(len, now);
             sent += len;
+            if let Some(framer) = &mut self.framer {
+                framer.pass(&octets);
+            }
             if self.void {
                 self.spare.push(octets);
                 continue;
@@ -134,8 +153,45 @@ impl Pipe {
                 at,
                 octets,
                 from: 0,
+                forged: false,
             });
         }
+    }
+
+    /// Puts what is forged into the stream, if it is between two FPDUs; how many octets that are.
+    fn put_forged(&mut self, now: Time, options: &Options, rng: &mut Rng) -> usize {
+        let Some((forgery, framer)) = self.forgery.zip(self.framer.as_ref()) else {
+            return 0;
+        };
+        if !framer.between() || framer.fpdus == 0 || self.void || self.fin.is_some() {
+            return 0;
+        }
+        let Some(octets) = forgery.octets(framer, options.crc()) else {
+            return 0;
+        };
+        let len = octets.len();
+        self.forgery = None;
+        let at = now.after_ns(Self::latency(options, rng)).max(self.last_at);
+        self.last_at = at;
+        self.in_flight += len;
+        self.segments.push_back(Segment {
+            at,
+            octets,
+            from: 0,
+            forged: true,
+        });
+        len
+    }
+
+    /// What is on its way arrives now, if nothing holds it; whether there is something.
+    pub fn hurry(&mut self, now: Time) -> bool {
+        if self.held_until > now || self.reset_at.is_some() {
+            return false;
+        }
+        for segment in &mut self.segments {
+            segment.at = segment.at.min(now);
+        }
+        !self.segments.is_empty()
     }
 
     /// The sender ends its sending.
@@ -194,6 +250,7 @@ impl Pipe {
             if segment.from == segment.octets.len()
                 && let Some(done) = self.segments.pop_front()
             {
+                got.forged |= done.forged;
                 self.spare.push(done.octets);
             }
         }

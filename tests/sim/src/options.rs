@@ -40,6 +40,12 @@ pub struct Faults {
     pub drain: u64,
     /// An initiator opens a second session of its pair.
     pub replace: u64,
+    /// The target's worker leaves a connection alone for a while, its timers too.
+    pub late_worker: u64,
+    /// The target is not woken for what has come.
+    pub lost_wake: u64,
+    /// An FPDU that no honest stream sends.
+    pub forge: u64,
 }
 
 /// All options of a run.
@@ -121,6 +127,12 @@ pub struct Options {
     pub sensible: u64,
     /// Stores that seal, in thousandths.
     pub seal: u64,
+    /// Entries change as often as they can.
+    pub churn: bool,
+    /// First Message Sequence Number of streams.
+    pub first_msn: u32,
+    /// Writes to table and rings in the middle of which a peer reads them, in thousandths.
+    pub tear: u64,
 }
 
 fn faults(rng: &mut Rng) -> Faults {
@@ -143,6 +155,9 @@ fn faults(rng: &mut Rng) -> Faults {
         jump: rate(60),
         drain: rate(10),
         replace: rate(30),
+        late_worker: rate(60),
+        lost_wake: rate(40),
+        forge: rate(60),
     }
 }
 
@@ -169,14 +184,33 @@ impl Options {
         // Something must be bound, and freed.
         weights[2] = weights[2].max(10);
         weights[5] = weights[5].max(5);
-        let low = rng.pick(&[500, 2_000, 20_000]);
+        // Entries that change as often as they can, and readers that see no end of it.
+        let churn = direct_load && rng.per_mille(150);
+        if churn {
+            weights = [5, 60, 40, weights[3], 0, 40];
+        }
+        // Partitions that are small, with tickets that are taken and left: frees must wait for their slots.
+        let direct_alloc = rng.per_mille(500);
+        let pressure = direct_alloc && rng.per_mille(250);
+        if pressure {
+            weights = [10, weights[1].min(10), 30, 20, 5, 40];
+        }
+        let low = if churn {
+            20_000
+        } else {
+            rng.pick(&[500, 2_000, 20_000])
+        };
         Self {
             seed,
             steps,
             clients,
             blocks,
             block_size: rng.pick(&[4096, 4096, 4096, 8192, 16384]),
-            hot_rows: rng.within(1, 16),
+            hot_rows: if churn {
+                rng.within(1, 2)
+            } else {
+                rng.within(1, 16)
+            },
             table_base: rng.pick(&[0, 1, 1000, u64::MAX / 2]),
             first_ticket: match rng.below(3) {
                 0 => 0,
@@ -184,14 +218,30 @@ impl Options {
                 _ => rng.next() as u32,
             },
             first_generation: rng.pick(&[0, 0, 65_520, 65_534, 65_535, 7]),
-            quota: rng.pick(&[0, 1, share, share, share + 1, share * 2, blocks]),
+            quota: if pressure {
+                rng.within(2, 4)
+            } else {
+                u64::from(rng.pick(&[0, 1, share, share, share + 1, share * 2, blocks]))
+            } as u32,
             max_quota: rng.pick(&[0, 0, share, 2]),
-            credits: rng.pick(&[1, 2, 3, 4, 8, 16]),
-            max_inline: rng.pick(&[0, 64, 512, 4096]),
+            credits: if churn {
+                16
+            } else {
+                rng.pick(&[1, 2, 3, 4, 8, 16])
+            },
+            max_inline: if churn {
+                512
+            } else {
+                rng.pick(&[0, 64, 512, 4096])
+            },
             lease_ms: rng.pick(&[0, 1, 5, 50, 1000, u32::MAX]),
-            ticket_timeout_ms: rng.pick(&[1, 2, 10, 100]),
+            ticket_timeout_ms: if pressure {
+                100
+            } else {
+                rng.pick(&[1, 2, 10, 100])
+            },
             direct_load,
-            direct_alloc: rng.per_mille(500),
+            direct_alloc,
             tenants,
             shared_tenants: rng.per_mille(500),
             auth: tenants > 0 && rng.per_mille(600),
@@ -215,8 +265,16 @@ impl Options {
                 _ => Cuts::Random,
             },
             deadlines: rng.pick(&[0, 0, 20, 200]),
-            rogue: rng.pick(&[0, 0, 10, 50]),
-            gap_ns: rng.pick(&[500, 5_000, 50_000]),
+            rogue: if pressure {
+                rng.pick(&[10, 50])
+            } else {
+                rng.pick(&[0, 0, 10, 50])
+            },
+            gap_ns: if churn {
+                500
+            } else {
+                rng.pick(&[500, 5_000, 50_000])
+            },
             faults: if faulty {
                 faults(rng)
             } else {
@@ -224,7 +282,17 @@ impl Options {
             },
             weights,
             sensible: rng.pick(&[500, 900, 980]),
-            seal: rng.pick(&[200, 500, 900]),
+            seal: if churn {
+                1000
+            } else {
+                rng.pick(&[200, 500, 900])
+            },
+            churn,
+            first_msn: match rng.below(3) {
+                0 => u32::MAX - rng.below(60) as u32,
+                _ => 1,
+            },
+            tear: rng.pick(&[0, 100, 500, 1000]),
         }
     }
 

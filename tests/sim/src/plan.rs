@@ -20,11 +20,14 @@ pub enum Fault {
     Jump,
     Drain,
     Replace,
+    LateWorker,
+    LostWake,
+    Forge,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Stall,
         Self::Reset,
         Self::HalfOpen,
@@ -36,6 +39,9 @@ impl Fault {
         Self::Jump,
         Self::Drain,
         Self::Replace,
+        Self::LateWorker,
+        Self::LostWake,
+        Self::Forge,
     ];
 }
 
@@ -80,6 +86,9 @@ pub fn draw(options: &Options) -> Vec<Step> {
         f.jump,
         f.drain,
         f.replace,
+        f.late_worker,
+        f.lost_wake,
+        f.forge,
     ];
     (0..options.steps)
         .map(|number| {

@@ -1,14 +1,14 @@
 //! One turn of the target's end of a connection, as a worker of the target gives it.
 
 use crate::marks::Mark;
-use crate::model::{Range, Why};
+use crate::model::Range;
 use crate::target::{Stage, TEnd};
 use crate::world::{CLIENT, TARGET, World, tell};
 use kbtp_core::{
     Admission, Intake, SessionConfig, SessionEnd, SessionId, SessionPhase, TargetSession,
 };
 use kbtp_fabric::{
-    Access, Capabilities, CloseReason, Event, LocalError, PostError, StreamError, Time,
+    Access, Capabilities, CloseReason, Event, LocalError, PostError, StreamError, Time, WorkRequest,
 };
 use kbtp_iwarp::{Connection, Startup};
 use kbtp_memory::Region;
@@ -45,6 +45,11 @@ impl World {
             return;
         };
         let now = self.now;
+        if end.late_until > now {
+            let until = end.late_until;
+            self.links[link].t = Some(end);
+            return self.wake(link, TARGET, until);
+        }
         if end.keepalive.is_some_and(|at| at <= now) {
             end.keepalive = None;
             self.out.marks.hit(Mark::Keepalive);
@@ -62,15 +67,14 @@ impl World {
             if shared.stats.tickets_abandoned.load(Relaxed) != before {
                 self.links[link].abandoned_at.get_or_insert(now);
             }
-            self.observe(Why::Session(link), false);
-            self.take_end(&mut end, result);
+            self.after_call(link, Some(&mut end.conn));
+            self.take_end(link, &mut end, result);
         }
         let mut budget = EVENTS;
         loop {
             let stage = end.stage;
-            let (reset, mut closed) = (end.reset, end.closed);
-            let moved = self.pump(link, TARGET, &mut end.conn, reset, &mut closed);
-            end.closed = closed;
+            let reset = end.reset;
+            let moved = self.pump(link, TARGET, &mut end.conn, reset);
             if end.conn.is_ended() {
                 return self.target_ends(link, end);
             }
@@ -80,6 +84,10 @@ impl World {
                 self.admit(link, &mut end);
             }
             let posted = self.serve(link, &mut end, &mut budget);
+            if self.dying {
+                self.links[link].t = Some(end);
+                return self.finish_dying();
+            }
             if budget == 0 || self.out.violation.is_some() {
                 self.wake(link, TARGET, now);
                 break;
@@ -154,6 +162,9 @@ impl World {
     fn serve(&mut self, link: usize, end: &mut TEnd, budget: &mut u32) -> bool {
         let mut posted = false;
         loop {
+            if self.dying {
+                return posted;
+            }
             let (some, full) = self.post(end);
             posted |= some;
             if *budget == 0 || end.session.is_none() {
@@ -174,8 +185,8 @@ impl World {
                     if let Some(session) = &mut end.session {
                         let shared = &self.target.shared;
                         let result = session.handle_done(self.now, shared, id, outcome);
-                        self.observe(Why::Session(link), false);
-                        self.take_end(end, result);
+                        self.after_call(link, Some(&mut end.conn));
+                        self.take_end(link, end, result);
                     }
                 }
                 Event::Immediate { .. } => Self::close(end, CloseReason::Abort),
@@ -191,7 +202,7 @@ impl World {
             let shared = &self.target.shared;
             let pinned = self.telling.then(|| shared.pool.usage());
             let result = session.handle_message(self.now, shared, end.conn.message(slot));
-            self.observe(Why::Session(link), false);
+            self.after_call(link, Some(&mut end.conn));
             if let (Some(before), Ok(_)) = (pinned, &result) {
                 let after = self.target.shared.pool.usage();
                 if before != after {
@@ -199,13 +210,28 @@ impl World {
                 }
             }
             match result {
-                Ok(Intake::Taken) => {}
+                Ok(Intake::Taken) => self.count_request(end),
                 Ok(Intake::Admit) => self.admit(link, end),
-                Err(why) => self.take_end(end, Err(why)),
+                Err(why) => self.take_end(link, end, Err(why)),
             }
         }
         end.conn.release(slot);
         true
+    }
+
+    /// No more requests are outstanding than the session has credits for.
+    fn count_request(&mut self, end: &mut TEnd) {
+        let grant = end.session.as_ref().and_then(TargetSession::grant);
+        let Some(credits) = grant.map(|grant| u32::from(grant.credits)) else {
+            return;
+        };
+        end.taken += 1;
+        let outstanding = end.taken - end.completed;
+        if outstanding > credits {
+            self.fail(format!(
+                "{outstanding} requests are served at a time, with {credits} Request Credits"
+            ));
+        }
     }
 
     fn admit(&mut self, link: usize, end: &mut TEnd) {
@@ -246,7 +272,7 @@ impl World {
                     self.model.granted(link, range, tenant);
                     self.ranges_changed();
                 }
-                self.observe(Why::Release, false);
+                self.after_release();
             }
             Ok(Admission::Replace(old)) => {
                 end.stage = Stage::Replacing;
@@ -269,7 +295,7 @@ impl World {
                     }
                 }
             }
-            Err(why) => self.take_end(end, Err(why)),
+            Err(why) => self.take_end(link, end, Err(why)),
         }
     }
 
@@ -280,8 +306,13 @@ impl World {
             return (false, false);
         };
         while let Some(work) = session.next_work() {
+            let answers = matches!(work.request, WorkRequest::Send { .. });
             match end.conn.post(work.id, &work.request, work.signaled) {
-                Ok(()) => {}
+                Ok(()) => {
+                    // The first one is HELLO_ACK.
+                    end.completed += u32::from(answers && end.acknowledged);
+                    end.acknowledged |= answers;
+                }
                 Err(PostError::QueueFull) => return (posted, true),
                 Err(PostError::Closed) => return (posted, false),
                 Err(error) => {
@@ -305,13 +336,20 @@ impl World {
     }
 
     /// Ends the session if `result` says so.
-    fn take_end(&mut self, end: &mut TEnd, result: Result<(), SessionEnd>) {
+    fn take_end(&mut self, link: usize, end: &mut TEnd, result: Result<(), SessionEnd>) {
         match result {
             Ok(()) | Err(SessionEnd::Flushed) => {}
             Err(why) => {
-                tell!(self, "a session must end: {why}");
-                if matches!(why, SessionEnd::Local(_)) {
-                    self.fail(format!("a session failed: {why}"));
+                tell!(self, "connection {link}: the session must end: {why}");
+                self.out.marks.hit(match why {
+                    SessionEnd::TooShort(_) => Mark::EndTooShort,
+                    SessionEnd::TooLong { .. } => Mark::EndTooLong,
+                    SessionEnd::Credits(_) => Mark::EndCredits,
+                    SessionEnd::HelloOrder => Mark::EndHelloOrder,
+                    _ => Mark::EndTickets,
+                });
+                if matches!(why, SessionEnd::Local(_)) || !self.links[link].fatal {
+                    self.fail(format!("connection {link}: a session failed: {why}"));
                 }
                 Self::close(end, CloseReason::Abort);
             }
@@ -320,17 +358,22 @@ impl World {
 
     /// A connection has ended at the target.
     pub(crate) fn target_ends(&mut self, link: usize, mut end: Box<TEnd>) {
+        // It would have to die at once, and not go on.
+        let dies_within = std::mem::take(&mut self.dies_within);
         while let Some(event) = end.conn.next_event() {
             if let (Event::Done { id, outcome }, Some(session)) = (event, &mut end.session) {
                 let shared = &self.target.shared;
                 // The session ends in any case.
                 let _ended = session.handle_done(self.now, shared, id, outcome);
-                self.observe(Why::Session(link), false);
+                self.after_call(link, None);
             }
         }
         let why = end.conn.take_error();
         match &why {
-            Some(StreamError::Protocol { .. }) => self.out.marks.hit(Mark::TerminateSent),
+            Some(StreamError::Protocol { reason }) => {
+                self.out.marks.hit(Mark::TerminateSent);
+                self.out.marks.cause(reason);
+            }
             Some(StreamError::PeerTerminated { .. }) => {
                 self.out.marks.hit(Mark::TerminateReceived);
             }
@@ -338,6 +381,8 @@ impl World {
         }
         if let Some(StreamError::Protocol { reason }) = &why
             && !self.links[link].hurt
+            && !self.links[link].caught
+            && !self.links[link].fatal
             && !reason.contains("closed")
             // What was on its way when a ticket was over its time.
             && !((reason.contains("not one of this stream")
@@ -360,8 +405,10 @@ impl World {
         if let Some(session) = session {
             let target = &mut self.target;
             let shared = &target.shared;
+            self.model.now = self.now;
+            self.model.left(link);
             session.finish(self.now, shared, &mut target.directory);
-            self.observe(Why::Release, false);
+            self.after_release();
         }
         self.model.ended(link, self.links[link].spoilt);
         self.ranges_changed();
@@ -375,6 +422,7 @@ impl World {
             }
         }
         self.wake(link, CLIENT, self.now);
+        self.dies_within = dies_within;
     }
 
     /// A stream that was damaged must have ended for it, unless it ended otherwise before.

@@ -4,6 +4,7 @@
 use crate::rng::mix;
 
 const CHUNK: usize = 64;
+const STAMP: usize = 16;
 
 fn chunk(op: u64, number: u64) -> [u8; CHUNK] {
     let mut out = [0; CHUNK];
@@ -63,6 +64,12 @@ pub fn differs_from_all(ops: &[(u64, usize)], octets: &[u8]) -> Option<usize> {
         }
     }
     None
+}
+
+/// Whether the octets begin with the whole stamp of chunk `number` of the store `op`.
+#[must_use]
+pub fn begins(op: u64, number: usize, octets: &[u8]) -> bool {
+    octets.first_chunk::<STAMP>() == chunk(op, number as u64).first_chunk()
 }
 
 /// The store that the octets seem to come from.

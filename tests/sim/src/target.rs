@@ -17,6 +17,8 @@ const PAGE: u64 = 4096;
 /// Octets around the regions that nobody may touch.
 const MARGIN: u64 = PAGE;
 const CANARY: u8 = 0xC5;
+/// Octets of them that are looked at after every step.
+const NEXT_TO: u64 = 64;
 /// Where Head of the shared ring lies in the metadata region, and Tail behind it.
 const HEAD: u64 = PAGE;
 const TAIL: u64 = HEAD + 64;
@@ -78,14 +80,17 @@ impl Memory {
         (inner(&self.meta), inner(&self.blocks))
     }
 
-    /// Whether somebody wrote around the regions.
+    /// Whether somebody wrote around the regions: `all` the octets there, or those next to them.
     #[must_use]
-    pub fn canaries_dead(&self) -> Option<&'static str> {
+    pub fn canaries_dead(&self, all: bool) -> Option<&'static str> {
+        const ALIVE: [u8; MARGIN as usize] = [CANARY; MARGIN as usize];
         let mut octets = [0; MARGIN as usize];
+        let len = if all { MARGIN } else { NEXT_TO };
+        let octets = &mut octets[..len as usize];
         for (region, name) in [(&self.meta, "metadata"), (&self.blocks, "pool")] {
-            for at in [0, region.len() - MARGIN] {
-                region.read(at, &mut octets).unwrap();
-                if octets.iter().any(|octet| *octet != CANARY) {
+            for at in [MARGIN - len, region.len() - MARGIN] {
+                region.read(at, octets).unwrap();
+                if *octets != ALIVE[..octets.len()] {
                     return Some(name);
                 }
             }
@@ -257,6 +262,12 @@ impl Target {
         }
     }
 
+    /// The octet of the metadata region at which the table begins.
+    #[must_use]
+    pub fn table_at(&self) -> u64 {
+        table_at(&self.memory.geometry)
+    }
+
     /// Tail of the shared ring.
     #[must_use]
     pub fn tail(&self) -> u32 {
@@ -340,8 +351,6 @@ pub struct TEnd {
     pub waiting: VecDeque<ReceiveSlot>,
     /// It was aborted.
     pub reset: bool,
-    /// The stream asked to close the connection.
-    pub closed: bool,
     /// Auth Mode and challenge sent.
     pub auth: AuthMode,
     /// Challenge sent.
@@ -352,4 +361,12 @@ pub struct TEnd {
     pub hello_by: Time,
     /// The peer is gone without a word: noticed then.
     pub keepalive: Option<Time>,
+    /// Its worker has other things to do until then.
+    pub late_until: Time,
+    /// Requests taken and completions posted.
+    pub taken: u32,
+    /// See `taken`.
+    pub completed: u32,
+    /// HELLO_ACK is posted.
+    pub acknowledged: bool,
 }

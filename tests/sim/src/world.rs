@@ -1,13 +1,15 @@
 //! The world: one target, its initiators, the network, and one clock that jumps from event to event.
 
 use crate::client::{self, CEnd, Client};
+use crate::forge::{Forgery, Framer};
 use crate::marks::{Mark, Marks};
-use crate::model::{Model, Range, Why};
+use crate::model::{Model, Seq};
 use crate::net::{NEVER, Pipe};
 use crate::options::Options;
 use crate::plan::{Fault, Step, What};
 use crate::rng::{Rng, mix};
 use crate::target::{self, Stage, TEnd, Target};
+use crate::tear::Journal;
 use kbtp_core::initiator::Initiator;
 use kbtp_fabric::Time;
 use kbtp_iwarp::{Action, Connection};
@@ -15,7 +17,6 @@ use kbtp_memory::{PageOptions, Region};
 use kbtp_wire::AuthMode;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// The sides of a connection.
 pub const CLIENT: usize = 0;
@@ -23,7 +24,7 @@ pub const CLIENT: usize = 0;
 pub const TARGET: usize = 1;
 
 /// Silence after which an initiator gives a stream up that owes it answers: longer than the target's own longest wait.
-const WATCHDOG_NS: u64 = 1_500_000_000;
+pub(crate) const WATCHDOG_NS: u64 = 1_500_000_000;
 /// Silence after which the target's keep-alive finds a peer gone.
 const KEEPALIVE_NS: u64 = 2_000_000_000;
 /// How long the last operations may take once nothing disturbs them any more.
@@ -50,6 +51,18 @@ pub struct Link {
     pub(crate) hurt: bool,
     /// The target's sink of RDMA Reads may hold damaged octets.
     pub(crate) spoilt: bool,
+    /// An FPDU was forged.
+    pub(crate) forged: Option<Forgery>,
+    /// The target has found it.
+    pub(crate) caught: bool,
+    /// Its initiator broke a rule for which the session may end.
+    pub(crate) fatal: bool,
+    /// The next time the target should look after it, it does not.
+    pub(crate) lose_wake: bool,
+    /// The life of the target it belongs to.
+    pub(crate) life: u64,
+    /// Something was done to it for which the target may say nothing any more.
+    pub(crate) silenced: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -108,6 +121,7 @@ pub struct World {
     order: u64,
     pub(crate) rng: Rng,
     plan: VecDeque<Step>,
+    most_events: u64,
     pub(crate) phase: Phase,
     phase_until: Time,
     pub(crate) links: Vec<Link>,
@@ -117,9 +131,22 @@ pub struct World {
     pub(crate) target_lives: u64,
     pub(crate) model: Model,
     pub(crate) known_ranges: Vec<(u64, u64)>,
-    calls: u64,
+    /// Calls into the target since the last step was checked, and since the last audit.
+    pub(crate) calls: u64,
+    pub(crate) unaudited: u64,
     pub(crate) last_tail: u32,
-    deferred_seen: u64,
+    pub(crate) deferred_seen: u64,
+    /// When the clock last jumped.
+    pub(crate) jumped_at: Time,
+    /// Connections before this one are over.
+    pub(crate) first_alive: usize,
+    pub(crate) journal: Journal,
+    /// The target dies in its next call that writes.
+    pub(crate) dies_within: bool,
+    /// It has, and is to be started again.
+    pub(crate) dying: bool,
+    /// When the target of which life began to drain.
+    pub(crate) drained: Option<(u64, Seq)>,
     backoff_ns: u64,
     directory_at: Time,
     pub(crate) out: Outcome,
@@ -147,6 +174,8 @@ impl World {
     /// The world of these options, in which `plan` is to happen.
     #[must_use]
     pub fn new(options: Options, plan: Vec<Step>, telling: bool) -> Self {
+        #[cfg(feature = "plants")]
+        kbtp_core::journal::keep(true);
         let mut rng = Rng::new(mix(options.seed, 0x3042_1d00));
         let target = Target::format(&options, &mut rng);
         let model = Model::new(&options, target.whole_table());
@@ -154,7 +183,9 @@ impl World {
             .map(|number| Client::new(&options, number, &mut rng))
             .collect();
         let last_tail = target.tail();
+        let most_events = (plan.len() as u64 + 2_000) * EVENTS_PER_STEP;
         let mut world = Self {
+            most_events,
             o: options,
             now: Time(1_000_000_000),
             heap: BinaryHeap::new(),
@@ -171,13 +202,22 @@ impl World {
             model,
             known_ranges: Vec::new(),
             calls: 0,
+            unaudited: 0,
             last_tail,
             deferred_seen: 0,
+            jumped_at: Time(0),
+            first_alive: 0,
+            journal: Journal::default(),
+            dies_within: false,
+            dying: false,
+            drained: None,
             backoff_ns: 0,
             directory_at: NEVER,
             out: Outcome::default(),
             telling,
         };
+        // What making the pool wrote is nobody's call.
+        world.forget_journal();
         for client in 0..world.clients.len() {
             world.connect_in(client, client as u64 * 1_000);
         }
@@ -187,50 +227,69 @@ impl World {
 
     /// Runs it to its end.
     pub fn run(mut self) -> Outcome {
-        let most = (self.plan.len() as u64 + 2_000) * EVENTS_PER_STEP;
-        while self.phase != Phase::Over && self.out.violation.is_none() {
-            let Some(Reverse((at, _, event))) = self.heap.pop() else {
-                self.fail("nothing will ever happen again".into());
-                break;
-            };
-            self.now = self.now.max(at);
-            self.out.events += 1;
-            if self.out.events > most {
-                let clients: Vec<_> = self
-                    .clients
-                    .iter()
-                    .map(|c| {
-                        let end = c.link.and_then(|link| self.links[link].c.as_ref());
-                        let session = end.and_then(|end| end.session.as_ref());
-                        let credits =
-                            session.map(|s| (s.is_open(), s.free_credits(), s.in_flight()));
-                        let ops = end.map(|end| (end.ops.len(), end.rogues.len(), end.closing));
-                        format!(
-                            "{:?}: {} queued, session {credits:?}, {ops:?}",
-                            c.link,
-                            c.queue.len()
-                        )
-                    })
-                    .collect();
-                self.fail(format!(
-                    "no end after {most} events, in {:?} at {:?}, {} steps left, {event:?}: {clients:#?}",
-                    self.phase,
-                    self.now,
-                    self.plan.len()
-                ));
-            }
-            self.handle(at, event);
-            // Between turns, when every session is in its place.
-            if self.calls >= AUDIT_EVERY {
-                self.calls = 0;
-                self.audit();
-            }
-            if self.phase != Phase::Steps {
-                self.advance();
-            }
-        }
+        while self.turn() {}
+        self.over()
+    }
+
+    /// What it came to.
+    pub fn over(mut self) -> Outcome {
         self.out.virtual_ns = self.now.0;
         self.out
+    }
+
+    /// The next event, and the checks after it; whether there is one.
+    pub fn turn(&mut self) -> bool {
+        if self.phase == Phase::Over || self.out.violation.is_some() {
+            return false;
+        }
+        let Some(Reverse((at, _, event))) = self.heap.pop() else {
+            self.fail("nothing will ever happen again".into());
+            return false;
+        };
+        self.now = self.now.max(at);
+        self.out.events += 1;
+        if self.out.events > self.most_events {
+            let how = self.tell_all();
+            self.fail(format!("no end, {event:?}: {how}"));
+            return false;
+        }
+        self.handle(at, event);
+        // Between turns, when every session is in its place.
+        if self.calls > 0 {
+            self.calls = 0;
+            if self.unaudited >= AUDIT_EVERY {
+                self.unaudited = 0;
+                self.audit();
+            } else {
+                self.conserve();
+            }
+        }
+        if self.phase != Phase::Steps {
+            self.advance();
+        }
+        true
+    }
+
+    /// Where everybody is.
+    fn tell_all(&self) -> String {
+        let clients = self.clients.iter().map(|c| {
+            let end = c.link.and_then(|link| self.links[link].c.as_ref());
+            let session = end.and_then(|end| end.session.as_ref());
+            let credits = session.map(|s| (s.is_open(), s.free_credits(), s.in_flight()));
+            let ops = end.map(|end| (end.ops.len(), end.rogues.len(), end.closing));
+            let queued = c.queue.len();
+            format!(
+                "{:?}: {queued} queued, session {credits:?}, {ops:?}",
+                c.link
+            )
+        });
+        let clients: Vec<_> = clients.collect();
+        format!(
+            "in {:?} at {:?}, {} steps left: {clients:#?}",
+            self.phase,
+            self.now,
+            self.plan.len()
+        )
     }
 
     pub(crate) fn fail(&mut self, what: String) {
@@ -279,6 +338,9 @@ impl World {
                     return;
                 }
                 self.links[link].wake[side] = NEVER;
+                if side == TARGET && std::mem::take(&mut self.links[link].lose_wake) {
+                    return self.wake_lost(link);
+                }
                 self.hash((self.now.0 << 8) ^ (link as u64 * 2 + side as u64));
                 if side == CLIENT {
                     self.client_turn(link);
@@ -342,6 +404,17 @@ impl World {
         self.at(self.now.after_ns(gap), Event::Step);
     }
 
+    /// Nobody looks after a connection when it was time to. A worker that polls looks again by itself; else it is up to
+    /// the next octets, or to the initiator's patience.
+    fn wake_lost(&mut self, link: usize) {
+        self.out.marks.hit(Mark::WakeLost);
+        tell!(self, "connection {link}: a wake-up is lost");
+        if self.rng.per_mille(700) {
+            let at = self.now.after_ns(self.rng.within(1_000, 100_000_000));
+            self.wake(link, TARGET, at);
+        }
+    }
+
     // ---- Connections ----
 
     pub(crate) fn connect_in(&mut self, client: usize, ns: u64) {
@@ -374,6 +447,13 @@ impl World {
             self.fail("a stream cannot be made".into());
             return;
         };
+        #[cfg(feature = "plants")]
+        let (conn, answer) = {
+            let (mut conn, mut answer) = (conn, answer);
+            kbtp_iwarp::plants::begin_at(&mut conn, self.o.first_msn);
+            kbtp_iwarp::plants::begin_at(&mut answer, self.o.first_msn);
+            (conn, answer)
+        };
         let scratch = Region::anonymous(Initiator::SCRATCH_LEN, &PageOptions::default());
         let Ok(scratch) = scratch else {
             self.fail("no memory".into());
@@ -385,6 +465,12 @@ impl World {
             AuthMode::None
         };
         let challenge = self.rng.octets();
+        let marked = self.o.target_markers || self.o.client_markers;
+        let pipe = || {
+            let mut pipe = Pipe::default();
+            pipe.framer = (!marked).then(Framer::default);
+            pipe
+        };
         self.links.push(Link {
             client,
             c: Some(Box::new(CEnd {
@@ -394,11 +480,11 @@ impl World {
                 given_up: 0,
                 scratch,
                 reset: false,
-                closed: false,
                 closing: false,
                 broke: false,
                 progress_at: now,
                 rogues: Vec::new(),
+                hoarded: Vec::new(),
             })),
             t: Some(Box::new(TEnd {
                 conn: answer,
@@ -408,19 +494,28 @@ impl World {
                 waiters: Vec::new(),
                 waiting: VecDeque::new(),
                 reset: false,
-                closed: false,
                 auth,
                 challenge,
                 id: None,
                 hello_by: now.after_ms(5_000),
                 keepalive: None,
+                late_until: now,
+                taken: 0,
+                completed: 0,
+                acknowledged: false,
             })),
-            pipes: [Pipe::default(), Pipe::default()],
+            pipes: [pipe(), pipe()],
             wake: [NEVER; 2],
             damaged: [false; 2],
             abandoned_at: None,
             hurt: false,
             spoilt: false,
+            forged: None,
+            caught: false,
+            fatal: false,
+            lose_wake: false,
+            life: self.target_lives,
+            silenced: false,
         });
         self.clients[client].link = Some(number);
         tell!(self, "initiator {client} connects: connection {number}");
@@ -435,14 +530,18 @@ impl World {
         side: usize,
         conn: &mut Connection,
         reset: bool,
-        closed: &mut bool,
     ) -> bool {
         let now = self.now;
         let mut moved = false;
         if conn.next_timeout().is_some_and(|at| at <= now) {
             conn.handle_timeout(now);
         }
+        let watched = side == TARGET && self.links[link].forged.is_some();
+        let was_whole = watched && Self::is_whole(conn);
         let got = self.links[link].pipes[side].receive(conn, now, &self.o, &mut self.rng);
+        if got.forged && was_whole {
+            self.check_forged(link, conn);
+        }
         moved |= got.octets > 0 || got.ended;
         if got.octets > 0 && self.links[link].pipes[side].blocked {
             self.links[link].pipes[side].blocked = false;
@@ -451,12 +550,16 @@ impl World {
         let pipe = &mut self.links[link].pipes[1 - side];
         let (sent, damaged) = pipe.send(conn, now, &self.o, &mut self.rng);
         moved |= sent > 0;
+        if let Some(framer) = &mut pipe.framer
+            && std::mem::take(&mut framer.wrapped)
+        {
+            self.out.marks.hit(Mark::MsnWrap);
+        }
         self.links[link].damaged[1 - side] |= damaged;
         self.links[link].hurt |= damaged;
         self.links[link].spoilt |= damaged && side == CLIENT;
         while let Some(action) = conn.next_action() {
             moved = true;
-            *closed |= action == Action::Close;
             let pipe = &mut self.links[link].pipes[1 - side];
             if action == Action::Close && reset {
                 pipe.reset(now, &self.o, &mut self.rng);
@@ -510,119 +613,10 @@ impl World {
         {
             let target = &mut self.target;
             target.directory.poll(now, &target.shared);
-            self.observe(Why::Release, false);
+            self.after_release();
             self.ranges_changed();
         }
         self.plan_directory();
-    }
-
-    /// Tells the model which ranges are nobody's any more.
-    pub(crate) fn ranges_changed(&mut self) {
-        let now = self.target.ranges();
-        let gone: Vec<_> = self
-            .known_ranges
-            .iter()
-            .copied()
-            .filter(|known| !now.contains(known))
-            .collect();
-        self.known_ranges = now;
-        for (first, rows) in gone {
-            self.model.released(Range { first, rows });
-        }
-    }
-
-    // ---- Checks ----
-
-    /// Looks what a call into the target did to the table.
-    pub(crate) fn observe(&mut self, why: Why, all: bool) {
-        let target = &self.target;
-        let before = self.model.seq;
-        let result = self
-            .model
-            .observe(why, all, &mut |at, to| target.table(at, to));
-        self.check(result);
-        if self.model.seq != before {
-            self.hash(self.model.seq);
-            let usage = self.target.shared.pool.usage();
-            if usage.free == usage.blocks {
-                self.out.marks.hit(Mark::RingFull);
-            } else if usage.free == 0 && usage.partitioned == 0 {
-                self.out.marks.hit(Mark::RingEmpty);
-            }
-            if usage.free > usage.blocks || usage.deferred > usage.blocks {
-                self.fail(format!("the counts of the pool cannot be: {usage:?}"));
-            }
-            let tail = self.target.tail();
-            if tail < self.last_tail {
-                self.out.marks.hit(Mark::TicketWrap);
-            }
-            self.last_tail = tail;
-        }
-        self.calls += 1;
-        // What is rare is looked at closely.
-        let deferred = self.target.shared.stats.frees_deferred.load(Relaxed);
-        if deferred != self.deferred_seen {
-            self.deferred_seen = deferred;
-            self.calls = AUDIT_EVERY;
-        }
-    }
-
-    /// Counts every block once.
-    pub(crate) fn audit(&mut self) {
-        let audit = self.target.shared.pool.audit();
-        let sessions = || {
-            self.links
-                .iter()
-                .filter_map(|l| l.t.as_ref()?.session.as_ref())
-        };
-        let held: u32 = sessions().map(kbtp_core::TargetSession::held).sum();
-        let under_way: u32 = sessions().map(|s| s.under_way() as u32).sum();
-        let over = sessions().find(|session| {
-            let quota = session.grant().map_or(u32::MAX, |grant| grant.quota);
-            session.usage().total() > quota
-        });
-        let over = over.map(|s| format!("usage {:?} over quota: {:?}", s.usage(), s.grant()));
-        if let Some(what) = over {
-            self.fail(what);
-        }
-        if !audit.faults.is_empty() || audit.bound != self.model.bound_in_all() {
-            self.fail(format!(
-                "audit: {audit:?}, {} bound",
-                self.model.bound_in_all()
-            ));
-        }
-        if audit.elsewhere < held || audit.elsewhere > held + under_way {
-            self.fail(format!(
-                "audit: {audit:?}, but sessions hold {held} and work on {under_way}"
-            ));
-        }
-        if audit.elsewhere > held {
-            self.out.marks.hit(Mark::FreedPinned);
-        }
-        if audit.deferred > 1 {
-            self.out.marks.hit(Mark::DeferredSome);
-        }
-        let committed = self.target.directory.summary().committed;
-        if committed > audit.blocks {
-            self.fail(format!(
-                "{committed} blocks are promised of {}",
-                audit.blocks
-            ));
-        }
-        if let Some(region) = self.target.memory.canaries_dead() {
-            self.fail(format!("somebody wrote beside the {region} region"));
-        }
-        // What is sealed lies in its block, as it was stored.
-        let (mut octets, rows) = (Vec::new(), self.o.rows() as usize);
-        for row in 0..rows {
-            let state = self.model.state(row);
-            if state.valid && state.sealed {
-                octets.resize(state.len as usize, 0);
-                self.target.block(state.block, &mut octets);
-                let result = self.model.sealed_octets(row, state.generation, &octets);
-                self.check(result.map_err(|what| format!("block of row {row}: {what}")));
-            }
-        }
     }
 
     // ---- The end ----
@@ -634,9 +628,14 @@ impl World {
         for link in 0..self.links.len() {
             for side in [CLIENT, TARGET] {
                 self.links[link].pipes[side].held_until = self.now;
+                self.links[link].lose_wake = false;
+                if let Some(t) = &mut self.links[link].t {
+                    t.late_until = self.now;
+                }
                 self.wake(link, side, self.now);
             }
         }
+        self.dies_within = false;
         for client in &mut self.clients {
             client.paused_until = self.now;
             client.queue.clear();
@@ -698,33 +697,6 @@ impl World {
             c.ops.is_empty() && c.rogues.is_empty() && (c.session.is_some() || c.conn.is_ended())
         });
         idle && (self.o.lease_ms != u32::MAX || self.model.bound_in_all() == 0)
-    }
-
-    /// All is as it was before anybody came.
-    fn baseline(&mut self) {
-        self.audit();
-        let target = std::mem::replace(&mut self.target, Target::format(&self.o, &mut self.rng));
-        self.collect(&target);
-        let usage = target.shared.pool.usage();
-        let audit = target.shared.pool.audit();
-        let summary = target.directory.summary();
-        let clean = usage.free == usage.blocks
-            && usage.deferred == 0
-            && usage.partitioned == 0
-            && audit.in_rings == audit.blocks
-            && audit.awaited + audit.deferred + audit.bound + audit.elsewhere == 0
-            && summary == kbtp_core::DirectorySummary::default();
-        if !clean {
-            self.fail(format!(
-                "not all came back: {usage:?}, {audit:?}, {summary:?}"
-            ));
-        }
-        for _ in 0..self.model.wraps {
-            self.out.marks.hit(Mark::GenerationWrap);
-        }
-        for _ in 0..self.model.torn {
-            self.out.marks.hit(Mark::TornUnsealed);
-        }
     }
 
     /// When an initiator gives a silent stream up.

@@ -4,6 +4,7 @@ use super::releasing::Dissolving;
 use super::{Directory, Live, Pair, Range, SessionId, TenantIndex};
 use crate::Shared;
 use crate::limits::{INITIATORS_KEPT, RANGES_MAX};
+use crate::plants::{Plant, planted};
 use crate::pool::{Domain, PartitionId, RangeRecord};
 use crate::stats::add;
 use kbtp_fabric::Time;
@@ -55,13 +56,17 @@ impl Directory {
         }
         let before = self.ranges.get(&pair);
         //= kbtp-p8-second-session-replaces
-        if let Some(live) = before.and_then(|range| range.live) {
+        let live = before.and_then(|range| range.live);
+        if let Some(live) = live.filter(|_| !planted(Plant::ReplaceForgotten)) {
             return Opened::Replace(live.id);
         }
         //= kbtp-p8-resume
         let resumed = before.is_some();
         let bound = before.map_or(0, |range| range.bound);
-        let left = self.pool_blocks.saturating_sub(self.committed());
+        let mut left = self.pool_blocks.saturating_sub(self.committed());
+        if planted(Plant::QuotaSumIgnored) {
+            left = self.pool_blocks;
+        }
         let wanted = self.wanted_quota(opening.quota);
         let domain = self.tenants.domain(opening.tenant);
         let partition = partition_for(shared, opening, domain, wanted.max(bound).min(left), bound);
@@ -112,7 +117,11 @@ impl Directory {
             first_row,
             rows,
             quota,
-            bound,
+            bound: if planted(Plant::ResumedEmpty) {
+                0
+            } else {
+                bound
+            },
             partition: partition_id,
             resumed,
         })

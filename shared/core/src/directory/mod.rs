@@ -246,7 +246,7 @@ impl Directory {
             u32::MAX => None,
             ms => Some(now.after_ms(u64::from(ms))),
         };
-        let over = bound == 0 || self.config.lease_ms == 0;
+        let over = bound == 0 || self.config.lease_ms == 0 || planted(Plant::LeaseIgnored);
         if let Some(Live {
             partition: Some(partition),
             quota,

@@ -6,6 +6,7 @@ use super::message::{put_head, send};
 use super::slot::{Act, Phase, Report, Slot, Taken};
 use super::types::{Done, Failure, Finished, PeerError, Request};
 use super::{Initiator, SCRATCH_PER_SLOT, Terms};
+use crate::plants::{Plant, planted};
 use kbtp_fabric::{LocalBuffer, RemoteBuffer, Time, WorkOutcome, WorkRequest};
 use kbtp_wire::{
     AtomicForm, Bind, BlockOffset, ByteLen, Generation, Grant, Header, Opcode, RequestFlags,
@@ -141,6 +142,11 @@ impl Initiator {
                 let entry = TableEntry::from_words(words);
                 self.first_entry(index, &slot, attempt, known, entry);
             }
+            (Phase::Block { attempt, entry }, WorkOutcome::Read)
+                if planted(Plant::EntryReadOnce) =>
+            {
+                return self.second_entry(index, &slot, attempt, entry, entry);
+            }
             (Phase::Block { attempt, entry }, WorkOutcome::Read) => {
                 self.turn(index, Phase::Check { attempt, entry }, Act::ReadEntry);
             }
@@ -160,6 +166,9 @@ impl Initiator {
             }
             (Phase::Seeking(taken), WorkOutcome::Read) => {
                 match ring_slot(words).block_for(taken.ticket) {
+                    Some(block) if planted(Plant::SlotReadOnce) => {
+                        return self.confirmed(now, index, &slot, taken, block);
+                    }
                     Some(block) => {
                         self.turn(index, Phase::Confirming(taken, block), Act::ReadSlot);
                     }
@@ -214,7 +223,7 @@ impl Initiator {
                 len: ByteLen(0),
             };
             self.conclude(index, Err(failure), false);
-        } else if entry.generation != generation.or(known) {
+        } else if entry.generation != generation.or(known) && !planted(Plant::GenerationAlone) {
             let attempt = attempt.saturating_add(u8::from(known.is_some()));
             if attempt > DIRECT_LOAD_ATTEMPTS {
                 self.unstable(index);
@@ -241,7 +250,8 @@ impl Initiator {
         first: TableEntry,
         second: TableEntry,
     ) -> Result<(), PeerError> {
-        if first != second {
+        let same = planted(Plant::GenerationAlone) && first.generation == second.generation;
+        if first != second && !same {
             if attempt >= DIRECT_LOAD_ATTEMPTS {
                 self.unstable(index);
             } else {
@@ -528,6 +538,11 @@ fn in_partition(grant: &Grant, block: BlockOffset) -> bool {
 }
 
 impl Terms {
+    /// Requests that may be outstanding.
+    pub(super) fn credits(&self) -> u32 {
+        u32::from(self.requests) + u32::from(planted(Plant::CreditsOverrun))
+    }
+
     /// Whether a handle lies in the table that direct loads read.
     #[must_use]
     pub fn in_table(&self, handle: kbtp_wire::Handle) -> bool {

@@ -194,7 +194,7 @@ impl Initiator {
     /// Requests that can be submitted now: free Request Credits.
     #[must_use]
     pub fn free_credits(&self) -> u32 {
-        let limit = self.terms.as_ref().map_or(0, |t| u32::from(t.requests));
+        let limit = self.terms.as_ref().map_or(0, Terms::credits);
         limit.saturating_sub(self.credits_held)
     }
 
@@ -314,7 +314,7 @@ impl Initiator {
         if request.allocates() && in_use >= grant.quota {
             return Err(SubmitError::Quota { quota: grant.quota });
         }
-        let limit = u32::from(terms.requests);
+        let limit = terms.credits();
         if self.credits_held >= limit {
             return Err(SubmitError::Busy { limit });
         }

@@ -4,6 +4,7 @@ use super::bindings::Known;
 use super::slot::{Phase, Report, Slot};
 use super::types::{Done, Failure, Finished, Request};
 use super::{Initiator, State};
+use crate::plants::{Plant, planted};
 use kbtp_wire::Status;
 
 impl Initiator {
@@ -68,7 +69,7 @@ impl Initiator {
         if was.report == Report::TakenAway && self.state == State::Open {
             self.released.extend(was.request.stag());
         }
-        if !was.given_up() {
+        if !was.given_up() || planted(Plant::ReportedTwice) {
             self.finished.push_back(Finished {
                 op: was.op,
                 token: was.token,

@@ -1,6 +1,6 @@
 //! Counting every block once.
 
-use super::{Audit, Home, Pool};
+use super::{Audit, Home, Pool, entry};
 use kbtp_wire::{BlockOffset, TableEntry};
 
 /// Faults listed; more are counted only by their effect.
@@ -36,7 +36,9 @@ impl Pool {
         let mut seen = vec![false; blocks];
         let shared = self.ring(Home::Shared).blocks().map(in_slot);
         let waiting = self.deferred.blocks().into_iter().map(deferred);
+        // Most rows bind nothing: one word says so.
         let bound = (0..self.geometry.handles)
+            .filter(|row| entry::is_valid(self.control_word(*row)))
             .map(|row| self.entry(row))
             .filter(TableEntry::is_valid);
         let bound = bound.map(|entry| (entry.block, Place::Bound));

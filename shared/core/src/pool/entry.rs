@@ -38,6 +38,11 @@ pub(crate) fn read<W: Word32>(words: Words<'_, W>) -> TableEntry {
     }
 }
 
+/// Whether the entry with this first word binds a block right now.
+pub(crate) fn is_valid(control: &impl Word32) -> bool {
+    TableEntry::from_words([u32::from_be(control.load(Relaxed)), 0, 0, 0]).is_valid()
+}
+
 /// Whether Flags and Generation are still those of `entry`, but that it may have been sealed since.
 pub(crate) fn still<W: Word32>(words: Words<'_, W>, entry: &TableEntry) -> bool {
     let [control, ..] = words;
@@ -53,9 +58,15 @@ pub(crate) fn bind<W: Word32>(words: Words<'_, W>, entry: &TableEntry) {
     fence(Release);
     let [c, l, h, o] = words;
     let [control, len, high, low] = entry.to_words();
+    if planted(Plant::FlagsFirst) {
+        c.store(control.to_be(), Release);
+    }
     l.store(len.to_be(), Relaxed);
     h.store(high.to_be(), Relaxed);
     o.store(low.to_be(), Relaxed);
+    if planted(Plant::FlagsFirst) {
+        return;
+    }
     // Release: who sees VALID sees the words above and the data of the block.
     //= kbtp-6.3-entry-after-data
     c.store(control.to_be(), Release);

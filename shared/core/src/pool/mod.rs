@@ -313,6 +313,10 @@ impl Pool {
 
     /// Unbinds a bound row and frees its block: the new Generation, and whether a slot write is deferred.
     pub(crate) fn free(&self, row: u64, block: BlockIndex) -> (Generation, bool) {
+        if planted(Plant::ReturnBeforeEntry) {
+            let deferred = self.release(block);
+            return (entry::unbind(self.entry_words(row)), deferred);
+        }
         let generation = entry::unbind(self.entry_words(row));
         (generation, self.release(block))
     }
@@ -353,7 +357,7 @@ impl Pool {
         if found == domain.0 {
             return;
         }
-        if found != CLEAN {
+        if found != CLEAN && !planted(Plant::ZeroingForgotten) {
             self.zero(block);
         }
         // Release: the zeros come before it. Acquire: the new owner's octets come after it, so that whoever recovers
@@ -364,7 +368,9 @@ impl Pool {
     fn clear(&self, block: BlockIndex) {
         let content = self.block_word(block, BlockWord::Content);
         if content.load(Relaxed) != CLEAN {
-            self.zero(block);
+            if !planted(Plant::ZeroingForgotten) {
+                self.zero(block);
+            }
             content.store(CLEAN, Release);
         }
     }

@@ -12,6 +12,7 @@ use super::{Domain, Home, Pool, home_word, homes};
 use crate::BlockIndex;
 use crate::geometry::{COUNTER_STRIDE, SLOT_LEN};
 use crate::limits::CARVE_WINDOW;
+use crate::plants::{Plant, planted};
 use kbtp_wire::{AtomicForm, BlockOffset, RingOrder, RingSlot, Ticket};
 use std::collections::BTreeMap;
 use std::hint::spin_loop;
@@ -110,7 +111,9 @@ impl Pool {
         self.partition_ring(id)
             .format(run.clone().map(|b| self.geometry.offset_of(BlockIndex(b))));
         for block in run.map(BlockIndex) {
-            self.set_home(block, Home::Partition(id));
+            if !planted(Plant::HomeForgotten) {
+                self.set_home(block, Home::Partition(id));
+            }
         }
         Some(id)
     }

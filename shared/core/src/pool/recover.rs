@@ -8,6 +8,7 @@ use super::records::{RangeRecord, RecordSlot};
 use super::region_words::BlockWord;
 use super::{Home, Pool, PoolError, Recovered, RecoveryReport, entry};
 use crate::BlockIndex;
+use crate::plants::{Plant, planted};
 use kbtp_memory::Region;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -61,7 +62,7 @@ impl Pool {
         let free = claims
             .iter()
             .zip(0..geometry.blocks)
-            .filter(|(claim, _)| **claim == FREE);
+            .filter(|(claim, _)| **claim == FREE || planted(Plant::RecoveredFree));
         pool.ring(Home::Shared)
             .format(free.map(|(_, block)| geometry.offset_of(BlockIndex(block))));
         let ranges: Vec<_> = records

@@ -76,6 +76,12 @@ impl Pool {
         word32(&self.meta, row.wrapping_add(within))
     }
 
+    /// The first word of the entry in a row of the table: Flags and Generation.
+    pub(super) fn control_word(&self, row: u64) -> &AtomicU32 {
+        let at = self.layout.table.wrapping_add(row.wrapping_mul(SLOT_LEN));
+        word32(&self.meta, at)
+    }
+
     /// The words of the entry in a row of the table; `row` is below the number of handles.
     pub(super) fn entry_words(&self, row: u64) -> Words<'_, AtomicU32> {
         let at = self.layout.table.wrapping_add(row.wrapping_mul(SLOT_LEN));

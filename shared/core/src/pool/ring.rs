@@ -170,6 +170,9 @@ impl<'a, M: RingMemory> Ring<'a, M> {
             return None;
         };
         let slot = self.slot_of(ticket);
+        if planted(Plant::NotConsumed) {
+            return Some(block);
+        }
         // The low half last: it is what a free looks at, and by then both halves are ours no more.
         self.write(slot, HIGH, ONES, Relaxed);
         self.write(slot, LOW, ONES, Release);
@@ -257,8 +260,14 @@ impl<'a, M: RingMemory> Ring<'a, M> {
         let slot = self.slot_of(ticket);
         let [_, _, _, _, b4, b5, b6, b7] = block.0.to_be_bytes();
         let [b0, b1, b2, b3, ..] = block.0.to_be_bytes();
+        if planted(Plant::SequenceFirst) {
+            self.write(slot, SEQUENCE, ticket.0, Release);
+        }
         self.write(slot, HIGH, u32::from_be_bytes([b0, b1, b2, b3]), Relaxed);
         self.write(slot, LOW, u32::from_be_bytes([b4, b5, b6, b7]), Relaxed);
+        if planted(Plant::SequenceFirst) {
+            return;
+        }
         self.write(slot, SEQUENCE, ticket.0, Release);
     }
 

@@ -152,7 +152,7 @@ impl Open {
             });
         }
         //= kbtp-p7-over-credits-ends-session
-        if self.outstanding >= self.grant.credits {
+        if self.outstanding >= self.grant.credits && !planted(Plant::CreditsIgnored) {
             return Err(SessionEnd::Credits(self.grant.credits));
         }
         let request = match Request::decode(message) {
@@ -207,7 +207,7 @@ impl Open {
         //= kbtp-p7-unsupported
         if request.record.is_some() || !direct || (reads && !self.can_read) {
             Some(Status::Unsupported)
-        } else if shared.is_draining() {
+        } else if shared.is_draining() && !planted(Plant::DrainIgnored) {
             //= kbtp-p7-shutting-down
             Some(Status::ShuttingDown)
         } else {
@@ -394,7 +394,9 @@ impl Open {
             .count(op.opcode().to_wire(), completion.status.to_wire());
         cx.outbox.push(Outgoing::Complete {
             octets: completion.encode(),
-            invalidate: op.invalidate,
+            invalidate: op
+                .invalidate
+                .filter(|_| !planted(Plant::InvalidateForgotten)),
             posted,
         });
     }

@@ -168,6 +168,7 @@ impl Open {
         let Ok(row) = self.own_row(shared, op) else {
             return self.failed(shared, op, Status::InternalError);
         };
+        let seal = seal && !planted(Plant::SealForgotten);
         let flags = entry.flags.with(EntryFlags::SEALED, seal);
         let entry = TableEntry {
             flags,
@@ -412,7 +413,9 @@ impl Open {
         let (generation, deferred) = pool.free(row, block);
         add(&cx.shared.stats.frees_deferred, u64::from(deferred));
         //= kbtp-3.4-usage-released
-        self.bound = self.bound.saturating_sub(1);
+        if !planted(Plant::UsageKept) {
+            self.bound = self.bound.saturating_sub(1);
+        }
         //= kbtp-p3-free-new-generation
         let none = (ByteLen(0), BlockOffset(0));
         Ok(Step::Answer(Self::succeeded(
@@ -488,7 +491,7 @@ impl Open {
     fn own_row(&self, shared: &Shared, op: &Op) -> Result<u64, Status> {
         let row = shared.pool.geometry().row(op.handle);
         let own = self.first_row..self.first_row.saturating_add(self.rows);
-        row.filter(|row| own.contains(row))
+        row.filter(|row| own.contains(row) || planted(Plant::RangeIgnored))
             .ok_or(Status::NotAuthorized)
     }
 
@@ -499,7 +502,8 @@ impl Open {
         let wrong = match data {
             Data::Remote(_) => false,
             Data::Inline { declared, present } => {
-                declared.0 > self.grant.max_inline || declared.get() != present as u64
+                declared.0 > self.grant.max_inline
+                    || declared.get() != present as u64 && !planted(Plant::InlineLengthIgnored)
             }
         };
         if too_long || wrong {
@@ -556,10 +560,10 @@ fn check_load(
 ) -> Result<(), Status> {
     check_valid(op, entry)?;
     //= kbtp-p7-not-sealed
-    if !entry.is_sealed() && !allow_unsealed {
+    if !entry.is_sealed() && !allow_unsealed && !planted(Plant::UnsealedIgnored) {
         return Err(Status::NotSealed);
     }
-    if entry.data_len.0 > sink.len.0 {
+    if entry.data_len.0 > sink.len.0 && !planted(Plant::SinkLengthIgnored) {
         return Err(Status::LengthError);
     }
     Ok(())
@@ -576,7 +580,7 @@ fn check_valid(op: &Op, entry: &TableEntry) -> Result<(), Status> {
 
 //= kbtp-p7-already-valid
 fn check_unbound(op: &Op, entry: &TableEntry) -> Result<(), Status> {
-    if entry.is_valid() {
+    if entry.is_valid() && !planted(Plant::AlreadyValidIgnored) {
         Err(Status::AlreadyValid)
     } else {
         check_generation(op, entry.generation)
@@ -587,7 +591,9 @@ fn check_unbound(op: &Op, entry: &TableEntry) -> Result<(), Status> {
 //= kbtp-5.1-generation-any
 fn check_generation(op: &Op, found: Option<Generation>) -> Result<(), Status> {
     match op.generation {
-        Some(expected) if Some(expected) != found => Err(Status::GenerationMismatch),
+        Some(expected) if Some(expected) != found && !planted(Plant::GenerationIgnored) => {
+            Err(Status::GenerationMismatch)
+        }
         _ => Ok(()),
     }
 }

@@ -148,12 +148,13 @@ impl Tickets {
         let abandoned = self
             .abandoned
             .binary_search_by_key(&self.age(ticket), |lost| self.age(*lost));
-        if abandoned.is_ok() {
+        if abandoned.is_ok() && !planted(Plant::AbandonedForgotten) {
             return Status::TicketAbandoned;
         }
         //= kbtp-p7-bad-ticket
         let slot = shared.pool.partition_slot(self.partition, ticket);
-        if self.place(ticket).is_some() && slot.block_for(ticket) == Some(block) {
+        let holds = slot.block_for(ticket) == Some(block) || planted(Plant::BindUnverified);
+        if self.place(ticket).is_some() && holds {
             Status::Ok
         } else {
             Status::BadTicket
@@ -163,7 +164,7 @@ impl Tickets {
     /// The ticket is bound.
     pub(super) fn bound(&mut self, ticket: Ticket) {
         // Mostly the oldest: then no other moves.
-        if let Some(at) = self.place(ticket) {
+        if let Some(at) = self.place(ticket).filter(|_| !planted(Plant::TicketKept)) {
             self.open.remove(at);
         }
     }
@@ -199,7 +200,7 @@ impl Tickets {
         self.look(now, shared)?;
         let timeout = u64::from(self.timeout_ms);
         let over = |open: &Open| !open.lost && open.since.after_ms(timeout) <= now;
-        if self.open.iter().any(over) {
+        if self.open.iter().any(over) && !planted(Plant::TimeoutForgotten) {
             if !planted(Plant::ReclaimBeforeRevoke) {
                 self.revoke(shared, now, exposer)?;
             }
