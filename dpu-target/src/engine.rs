@@ -112,6 +112,8 @@ pub(crate) struct Engine<S> {
     silent: VecDeque<u64>,
     /// Streams whose turn it is.
     ready: VecDeque<u64>,
+    /// Streams that have had a turn and have more: whoever becomes ready now comes before them.
+    again: VecDeque<u64>,
     timers: Timers,
     drain: Drain,
     next_session: u64,
@@ -129,6 +131,7 @@ impl<S: Stream> Engine<S> {
             sessions: HashMap::new(),
             silent: VecDeque::new(),
             ready: VecDeque::new(),
+            again: VecDeque::new(),
             timers: Timers::default(),
             drain: Drain::No,
             next_session: 0,
@@ -143,7 +146,7 @@ impl<S: Stream> Engine<S> {
 
     /// When the driver may sleep until: `None` for ever, a time that has come if there is work.
     pub(crate) fn wait_until(&mut self) -> Option<Time> {
-        if self.ready.is_empty() {
+        if self.ready.is_empty() && self.again.is_empty() {
             self.timers.next_at()
         } else {
             Some(Time(0))
@@ -213,9 +216,13 @@ impl<S: Stream> Engine<S> {
         self.enqueue(token);
     }
 
-    /// The stream is ready.
+    /// The stream is ready. The one that was served last comes after all others.
     pub(crate) fn ready(&mut self, token: u64) {
-        self.enqueue(token);
+        if self.last == Some(token) {
+            self.enqueue_again(token);
+        } else {
+            self.enqueue(token);
+        }
     }
 
     /// Looks whether the stream that was served last has something; then it is ready.
@@ -236,6 +243,16 @@ impl<S: Stream> Engine<S> {
         {
             conn.queued = true;
             self.ready.push_back(token);
+        }
+    }
+
+    /// Behind those that become ready before the next run.
+    fn enqueue_again(&mut self, token: u64) {
+        if let Some(conn) = self.streams.get_mut(token)
+            && !conn.queued
+        {
+            conn.queued = true;
+            self.again.push_back(token);
         }
     }
 
@@ -312,6 +329,7 @@ impl<S: Stream> Engine<S> {
         {
             self.fire(key, out);
         }
+        self.ready.append(&mut self.again);
         for _ in 0..limits::READY_BATCH.min(self.ready.len()) {
             let Some(token) = self.ready.pop_front() else {
                 break;
@@ -402,7 +420,7 @@ impl<S: Stream> Engine<S> {
         match turn {
             Turn::Ended(reason) => self.end(token, reason, out),
             Turn::More => {
-                self.enqueue(token);
+                self.enqueue_again(token);
                 self.rest(token, out);
             }
             Turn::Idle => {

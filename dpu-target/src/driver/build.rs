@@ -298,6 +298,7 @@ pub(crate) fn stream_config(config: &TargetConfig) -> RdmaConfig {
         .credits
         .saturating_mul(limits::WORK_PER_CREDIT)
         .saturating_add(8);
+    rdma.staging_len = limits::READ_AHEAD;
     rdma.registrations = limits::REGISTRATIONS;
     rdma.copy_first = CopyFirst::Writable;
     // What is sent are completions, and one HELLO_ACK.

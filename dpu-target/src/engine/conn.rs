@@ -171,6 +171,7 @@ impl<S: Stream> Conn<S> {
     ) -> Turn {
         let mut budget = limits::EVENTS_PER_TURN;
         let now = out.now();
+        let until = now.after_ns(limits::TURN_NS);
         if self.session.poll_timeout().is_some_and(|at| at <= now) {
             let result = self
                 .session
@@ -188,7 +189,7 @@ impl<S: Stream> Conn<S> {
                 self.replacement = Replacement::None;
                 self.admit(worker, plane, out);
             }
-            let posted = self.serve(now, worker, plane, out, &mut budget);
+            let posted = self.serve(now, until, worker, plane, out, &mut budget);
             if self.cut && matches!(self.stage, Stage::Closing(_)) {
                 return self.ended(&StreamError::ClosedHere, worker, out);
             }
@@ -199,14 +200,18 @@ impl<S: Stream> Conn<S> {
             if !posted && self.stage == stage {
                 return Turn::Idle;
             }
+            if out.now() >= until && budget < limits::EVENTS_PER_TURN {
+                budget = 0;
+            }
         }
     }
 
-    /// Takes events and messages until there is none or the budget is used up. Returns whether the stream has
-    /// something new to send.
+    /// Takes events and messages until there is none, the budget is used up, or it is `until`. Returns whether the stream
+    /// has something new to send.
     fn serve(
         &mut self,
         now: Time,
+        until: Time,
         worker: &Worker,
         plane: &Plane,
         out: &mut impl Outside<S>,
@@ -215,6 +220,9 @@ impl<S: Stream> Conn<S> {
         let mut posted = false;
         loop {
             posted |= self.post(worker, out);
+            if *budget < limits::EVENTS_PER_TURN && out.now() >= until {
+                *budget = 0;
+            }
             if *budget == 0 {
                 return posted;
             }

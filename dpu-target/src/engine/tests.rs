@@ -342,7 +342,10 @@ impl Rig {
                 told = true;
                 self.engines[waiter.worker].0.evicted(waiter.token);
             }
-            let idle = self.engines.iter().all(|(e, _)| e.ready.is_empty());
+            let idle = self
+                .engines
+                .iter()
+                .all(|(e, _)| e.ready.is_empty() && e.again.is_empty());
             if !told && idle {
                 return;
             }

@@ -1,8 +1,12 @@
 //! The two processes that are measured: a target, and the server of the plain exchanges. Both are this program again.
 
+use crate::attack::Attack;
+use clap::ValueEnum as _;
 use kbtp::Failure;
 use kbtp::daemon::Daemon;
+use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// A target with a pool of `blocks` blocks of `block_size` octets.
@@ -10,6 +14,10 @@ use std::path::PathBuf;
 /// # Errors
 /// If it does not start.
 pub(crate) fn target(block_size: u32, blocks: u64) -> Result<Daemon, Failure> {
+    start(block_size, blocks, &[])
+}
+
+fn start(block_size: u32, blocks: u64, more: &[&str]) -> Result<Daemon, Failure> {
     let args = [
         "target".to_owned(),
         "serve".to_owned(),
@@ -22,6 +30,9 @@ pub(crate) fn target(block_size: u32, blocks: u64) -> Result<Daemon, Failure> {
         format!("--block-size={block_size}"),
         format!("--blocks={blocks}"),
     ];
+    let args = args
+        .into_iter()
+        .chain(more.iter().map(|&arg| arg.to_owned()));
     Daemon::start(me()?.as_os_str(), args).map_err(|e| not_started("the target", &e))
 }
 
@@ -32,6 +43,34 @@ pub(crate) fn target(block_size: u32, blocks: u64) -> Result<Daemon, Failure> {
 pub(crate) fn plain() -> Result<Daemon, Failure> {
     Daemon::start(me()?.as_os_str(), ["plain-server"])
         .map_err(|e| not_started("the server of plain exchanges", &e))
+}
+
+/// A target with one worker, so that all its sessions share it.
+///
+/// # Errors
+/// If it does not start.
+pub(crate) fn target_of_one_worker(block_size: u32, blocks: u64) -> Result<Daemon, Failure> {
+    start(block_size, blocks, &["--workers=1"])
+}
+
+/// Attackers of `target`, started with the command `with`, if there is one.
+///
+/// # Errors
+/// If they do not start.
+pub(crate) fn attacker(
+    attack: Attack,
+    target: SocketAddr,
+    with: &[OsString],
+) -> Result<Daemon, Failure> {
+    let name = attack.to_possible_value();
+    let name = name.as_ref().map_or("", |name| name.get_name());
+    let args = ["attacker", name, &target.to_string()].map(OsString::from);
+    let mut words: Vec<_> = with.to_vec();
+    words.push(me()?.into_os_string());
+    words.extend(args);
+    let mut words = words.into_iter();
+    let program = words.next().unwrap_or_default();
+    Daemon::start(&program, words).map_err(|e| not_started("the attackers", &e))
 }
 
 fn me() -> Result<PathBuf, Failure> {

@@ -1,11 +1,13 @@
 //! The command line.
 
+use crate::attack::Attack;
 use clap::{Parser, Subcommand, ValueEnum};
 use kbtp::cli::BenchOp;
 use kbtp::units::parse_duration;
 use kbtp_target::parse_size;
 use serde::Serialize;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Measures load and store beside the limits of this machine, taken in the same run.
@@ -79,9 +81,32 @@ pub(crate) enum Load {
     Busy,
 }
 
-/// What this program starts of itself.
+/// What else it measures, and what this program starts of itself.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Hidden {
+    /// Measure what attacks on a target cost a session that only loads, beside the calm of the same run
+    Victim {
+        /// Kinds of attack; all of them, if none is given
+        #[arg(value_enum)]
+        attacks: Vec<Attack>,
+
+        /// Command that the attackers are started with, to give them less of the machine: `--with='chrt -f 1'`
+        #[arg(long, value_delimiter = ' ', value_name = "COMMAND")]
+        with: Vec<OsString>,
+
+        /// Fail if the 99th percentile under an attack is more than so many times that of calm
+        #[arg(long, value_name = "RATIO", value_parser = parse_ratio)]
+        max_p99: Option<f64>,
+    },
+    /// Attack a target until standard input ends
+    #[command(hide = true)]
+    Attacker {
+        /// How
+        #[arg(value_enum)]
+        attack: Attack,
+        /// Whom
+        target: SocketAddr,
+    },
     /// Serve plain exchanges until standard input ends
     #[command(hide = true)]
     PlainServer,
@@ -106,5 +131,13 @@ mod tests {
         assert_eq!(cli.sizes, [4096, 1 << 20]);
         assert_eq!(cli.depths, [1, 2]);
         assert_eq!(cli.load, [Load::Idle, Load::Busy]);
+        let cli = Cli::parse_from(["kbtp-bench", "--rounds=2", "victim", "crowd", "--max-p99=2"]);
+        let Some(Hidden::Victim {
+            attacks, max_p99, ..
+        }) = cli.hidden
+        else {
+            panic!("a victim")
+        };
+        assert_eq!((attacks, max_p99), (vec![Attack::Crowd], Some(2.0)));
     }
 }

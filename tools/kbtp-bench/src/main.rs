@@ -5,6 +5,7 @@
 //! process ran, for each GiB, beside that of the plain server. `memcpy` is one core copying.
 #![forbid(unsafe_code)]
 
+mod attack;
 mod bounds;
 mod child;
 mod cli;
@@ -14,8 +15,9 @@ mod plain;
 mod points;
 mod report;
 mod sample;
+mod victim;
 
-use clap::Parser as _;
+use clap::{Parser as _, ValueEnum as _};
 use cli::{Cli, Hidden};
 use kbtp::output;
 use std::ffi::OsString;
@@ -31,6 +33,16 @@ fn main() -> ExitCode {
         Some(Hidden::PlainServer) => plain::serve().map_err(|e| {
             kbtp::Failure::operation(format_args!("plain server: {e}"), "report this")
         }),
+        Some(Hidden::Attacker { attack, target }) => attack::run(*attack, *target),
+        Some(Hidden::Victim {
+            attacks,
+            with,
+            max_p99,
+        }) => {
+            let all = attack::Attack::value_variants();
+            let attacks = if attacks.is_empty() { all } else { attacks };
+            victim::run(&cli, attacks, with, *max_p99)
+        }
         None => points::run(&cli),
     };
     match result {

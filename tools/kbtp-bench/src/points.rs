@@ -180,6 +180,7 @@ fn lanes(point: &Point, target: &Daemon) -> Result<Vec<Box<dyn Mover>>, Failure>
         size: point.size,
         depth: point.depth,
         blocks: lane_blocks(point.size, point.depth, point.sessions),
+        spin: true,
     };
     (0..point.sessions)
         .map(|_| Ok(Box::new(Lane::open(&plan)?) as Box<dyn Mover>))

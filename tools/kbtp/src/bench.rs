@@ -106,6 +106,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<(), Failure> {
         size,
         depth: args.depth,
         blocks,
+        spin: true,
     };
     let report = measure(&plan, args, &interrupt)?;
     if let Some(own) = own {

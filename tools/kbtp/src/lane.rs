@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::session::{self, Session};
 use hdrhistogram::Histogram;
 use kbtp_initiator::{
-    Buffer, Completed, FreeOptions, Generation, Handle, LoadOptions, Op, Operation, StoreItem,
-    StoreOptions,
+    Buffer, Completed, FreeOptions, Generation, Handle, LoadOptions, Op, Operation, Spin,
+    StoreItem, StoreOptions,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -34,6 +34,8 @@ pub struct Plan {
     pub depth: u16,
     /// Handles to go round: beyond the caches, if they and the size multiply to more.
     pub blocks: u32,
+    /// Whether it looks for answers for a while before it sleeps.
+    pub spin: bool,
 }
 
 /// What a lane did.
@@ -87,6 +89,7 @@ impl Lane {
         let options = session::options(plan.target, &plan.who)?
             .credits(plan.depth)
             .quota(plan.blocks)
+            .spin(if plan.spin { Spin::Auto } else { Spin::Off })
             .handles(u64::from(plan.blocks));
         let session = session::open(options)?;
         check(&session, plan)?;

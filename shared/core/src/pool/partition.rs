@@ -247,8 +247,23 @@ impl Pool {
     }
 
     /// Whether so many contiguous blocks are among the free ones of the window, as far as can be seen while others use
-    /// the ring: whoever asks for what there is not must not make others wait for it.
+    /// the ring: whoever asks for what there is not must not make others wait for it. A run is mostly found among the first
+    /// blocks, as they go back in order; so a few are looked at first, then twice as many, and so on.
     fn has_run(&self, wanted: u32, window: u32) -> bool {
+        let mut look = wanted.saturating_mul(2).min(window).max(1);
+        loop {
+            if self.has_run_in(wanted, look) {
+                return true;
+            }
+            if look >= window {
+                return false;
+            }
+            look = look.saturating_mul(2).min(window);
+        }
+    }
+
+    /// Whether there is such a run among the next `window` blocks.
+    fn has_run_in(&self, wanted: u32, window: u32) -> bool {
         let mut free: Vec<u32> = self
             .ring(Home::Shared)
             .upcoming(window)

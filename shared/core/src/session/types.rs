@@ -74,6 +74,8 @@ pub enum Admission {
     Answered,
     /// This session of the same pair is still connected: close its stream (P8), and call
     /// [`TargetSession::admit`](crate::TargetSession::admit) again once it was [finished](crate::TargetSession::finish).
+    /// If it was finished before, what it had bound is being freed, a part at each call: call again, after others had
+    /// their turn.
     Replace(SessionId),
 }
 

@@ -38,6 +38,9 @@ pub const USER_TIMEOUT_MS: u64 = 20_000;
 
 /// Octets one call of `progress` moves before its stream gives way to others: at 10 GB/s, 100 µs.
 pub const PROGRESS_OCTETS: usize = 1 << 20;
+/// How long one call of `progress` goes on: a flood of FPDUs without payload moves few octets in much time. Looked at
+/// between rounds, the longest of which takes some tens of microseconds more.
+pub const PROGRESS_NS: u64 = 20_000;
 /// Rounds of one receive and one send in one call of `progress`; reached before [`PROGRESS_OCTETS`] only by floods of
 /// small messages.
 pub const PROGRESS_ROUNDS: usize = 32;

@@ -1,6 +1,7 @@
 //! An RDMAP Stream on a TCP socket.
 
-use crate::limits::{PROGRESS_OCTETS, PROGRESS_ROUNDS};
+use crate::driver::Clock;
+use crate::limits::{PROGRESS_NS, PROGRESS_OCTETS, PROGRESS_ROUNDS};
 use crate::socket::{self, TcpOptions};
 use kbtp_fabric::{
     Access, Capabilities, CloseReason, Event, LocalError, PostError, Readiness, ReceiveSlot,
@@ -263,6 +264,9 @@ impl TcpRdmaStream {
             self.core.handle_timeout(now);
         }
         let mut moved = 0_usize;
+        let clock = Clock::new();
+        // The caller's `now` is the start: what it did since counts too.
+        let until = now.after_ns(PROGRESS_NS);
         let (mut readable, mut writable) = (true, true);
         if std::mem::take(&mut self.drained) {
             // An answer, or a request, goes out without a look for more before it, which would be in vain. What has
@@ -288,7 +292,7 @@ impl TcpRdmaStream {
             }
             self.act();
             moved = moved.saturating_add(round);
-            if round == 0 || moved >= PROGRESS_OCTETS {
+            if round == 0 || moved >= PROGRESS_OCTETS || clock.now() >= until {
                 break;
             }
         }
