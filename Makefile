@@ -3,6 +3,7 @@ CARGO ?= cargo
 TRACE ?= tools/kbtp/data/sample_trace.jsonl
 RUNFLAGS ?=
 BENCHFLAGS ?=
+VICTIMFLAGS ?=
 FUZZFLAGS ?=
 TARGET ?=
 TESTS ?=
@@ -20,7 +21,7 @@ MUTANTS ?= -p kbtp-core -p kbtp-wire -p kbtp-iwarp
 COUNTFLAGS ?=
 HOLD = --ops load --sessions 1 --load idle --rounds 9 --window 100ms
 
-.PHONY: help run test loom shuttle sim plants crash soak coverage mutants asan tsan valgrind fuzz differential flakes release-proof lint fmt bench promises instructions doc man completions build clean
+.PHONY: help run test loom shuttle sim plants crash soak coverage mutants asan tsan valgrind fuzz differential flakes release-proof lint fmt bench victim promises instructions doc man completions build clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 build: ## Build everything, optimised
@@ -69,6 +70,8 @@ promises: ## Measure the ratios that docs/SPECIFICATION.md promises, and fail wh
 	$(CARGO) run --quiet --release --locked -p kbtp-bench -- $(HOLD) --sizes 1MiB --depths 8 --min-throughput 0.9 --max-cpu 1.2 && $(CARGO) run --quiet --release --locked -p kbtp-bench -- $(HOLD) --sizes 4KiB --depths 1 --max-latency 1.4
 instructions: ## Instructions per operation on the hot paths, beside the baseline (needs valgrind; COUNTFLAGS=--update)
 	$(CARGO) run --quiet --release --locked -p kbtp-instructions -- $(COUNTFLAGS)
+victim: ## What attacks cost a session that only loads (VICTIMFLAGS="crowd reads --max-p99=2")
+	$(CARGO) run --quiet --release --locked -p kbtp-bench -- $(BENCHFLAGS) victim $(VICTIMFLAGS)
 doc: ## Build the API documentation
 	$(CARGO) doc --workspace --no-deps --locked
 man: ## Write the man pages to target/man
