@@ -445,6 +445,11 @@ impl World {
             return;
         }
         let told = format!("{conn:?}");
+        if self.links[link].abandoned_at.is_some() && told.contains("invalid STag") {
+            // Or for what came just before, and was too late for its ticket.
+            self.links[link].caught = true;
+            return;
+        }
         let causes = forgery.causes();
         let found = if causes.is_empty() {
             told.contains("PeerTerminated")
