@@ -28,7 +28,7 @@ pub(crate) struct Mapping {
 unsafe impl Send for Mapping {}
 // SAFETY: through a shared reference the octets are reached only by atomics and by raw-pointer copies, never by
 // references. Two copies of one octet by two threads, one of them a write, are ordered by an atomic word of whoever uses
-// the region; docs/adr/0014-regions-are-shared.md says by which, and what remains.
+// the region; docs/adr/0015-regions-are-shared.md says by which, and what remains.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {

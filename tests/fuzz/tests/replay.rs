@@ -13,16 +13,28 @@ mod tests {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus")
     }
 
-    /// The inputs of a target, by name of file, so that every run takes them in the same order.
+    /// What was found by the fuzzer, in a corpus: an input to a line, in hexadecimal.
+    const FOUND: &str = "found";
+
+    /// The inputs of a target, by name of file or number of line, so that every run takes them in the same order.
     fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
         let folder = corpus_folder().join(target.name);
         let entries =
             std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
         let mut inputs: Vec<_> = entries
-            .map(|entry| {
+            .flat_map(|entry| {
                 let path = entry.unwrap().path();
                 let name = path.file_name().unwrap().to_string_lossy().into_owned();
-                (name, std::fs::read(&path).unwrap())
+                let octets = std::fs::read(&path).unwrap();
+                if name != FOUND {
+                    return vec![(name, octets)];
+                }
+                let lines = std::str::from_utf8(&octets).unwrap().lines().enumerate();
+                lines
+                    .map(|(number, line)| {
+                        (format!("{FOUND}, line {:04}", number + 1), from_hex(line))
+                    })
+                    .collect()
             })
             .collect();
         inputs.sort();
@@ -43,6 +55,14 @@ mod tests {
                 .collect();
             panic!("{} failed on {what}, octets {hex}", target.name);
         }
+    }
+
+    fn from_hex(line: &str) -> Vec<u8> {
+        let digit = |octet: u8| char::from(octet).to_digit(16).unwrap();
+        let pairs = line.as_bytes().chunks(2);
+        pairs
+            .map(|pair| u8::try_from(digit(pair[0]) << 4 | digit(pair[1])).unwrap())
+            .collect()
     }
 
     fn digit(nibble: u8) -> char {

@@ -3,6 +3,7 @@
 //! The flags that the compiler is given are unstable, so `RUSTC_BOOTSTRAP` is set; what is built is the production
 //! code. What a run finds is merged into the corpus, no more of it than adds coverage.
 
+use crate::corpus;
 use crate::job::{Job, host};
 use std::error::Error;
 use std::fs;
@@ -147,12 +148,14 @@ impl Fuzz {
         let name = place.name;
         let found = place.work.join("found");
         let faults = place.work.join("faults");
-        for folder in [&found, &faults] {
+        let inputs = place.work.join("corpus");
+        for folder in [&found, &faults, &inputs] {
             if folder.exists() {
                 fs::remove_dir_all(folder)?;
             }
             fs::create_dir_all(folder)?;
         }
+        let before = corpus::unpack(&place.corpus, &inputs)?;
         let log = place.work.join("log");
         let status = fuzzer(program, name)
             .arg(format!("-max_total_time={}", self.seconds))
@@ -160,7 +163,7 @@ impl Fuzz {
             .arg(format!("-timeout={SLOW_SECONDS}"))
             .args(["-rss_limit_mb=2048", "-print_final_stats=1"])
             .arg(format!("-artifact_prefix={}/", faults.display()))
-            .args([&found, &place.corpus])
+            .args([&found, &inputs])
             .stdout(Stdio::null())
             .stderr(fs::File::create(&log)?)
             .status()?;
@@ -169,9 +172,9 @@ impl Fuzz {
         let good = status.success();
         let mut kept = 0;
         if self.keep && good {
-            let before = fs::read_dir(&place.corpus)?.count();
-            merge(program, place, &found)?;
-            kept = fs::read_dir(&place.corpus)?.count().saturating_sub(before);
+            merge(program, place, &inputs, &found)?;
+            kept = fs::read_dir(&inputs)?.count().saturating_sub(before);
+            corpus::pack(&inputs, &place.corpus)?;
         }
         let Figures { runs, rate, edges } = figures;
         let verdict = if good { "good" } else { "FAULT" };
@@ -248,13 +251,18 @@ impl Figures {
     }
 }
 
-/// Adds to the corpus what of `found` adds coverage.
-fn merge(program: &Path, place: &Place<'_>, found: &Path) -> Result<(), Box<dyn Error>> {
+/// Adds to `inputs` what of `found` adds coverage.
+fn merge(
+    program: &Path,
+    place: &Place<'_>,
+    inputs: &Path,
+    found: &Path,
+) -> Result<(), Box<dyn Error>> {
     let merged = fuzzer(program, place.name)
         .arg("-merge=1")
         .arg(format!("-max_len={MAX_LEN}"))
         .arg(format!("-artifact_prefix={}/", place.work.display()))
-        .args([&place.corpus, found])
+        .args([inputs, found])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()?;

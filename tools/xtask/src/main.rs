@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod citation;
+mod corpus;
 mod coverage;
 mod finding;
 mod fuzz;

@@ -628,6 +628,24 @@ mod tests {
         assert!(found(&octet(11, 8), Rule::R5CqesCounted));
         assert!(found(&octet(27, 1), Rule::R5CqesCounted));
         assert!(found(&octet(3, 0x0d), rule));
+        assert!(found(&octet(3, 0x0f), rule), "a NOP in its place");
+        // What lies between this slot and the next, on the worker queue.
+        let end = good
+            .iter()
+            .rposition(|step| matches!(step, Step::Write { octets, .. } if octets.len() == 64));
+        let filler = |at: usize, flip: u8| {
+            spoil(&move |steps: &mut Vec<Step>| {
+                let Some(Step::Write { octets, .. }) = steps.get_mut(end.expect("it is padded"))
+                else {
+                    panic!("it is a write")
+                };
+                assert_eq!(octets[3], 0, "a NOP");
+                octets[at] ^= flip;
+            })
+        };
+        assert!(found(&filler(2, 1), Rule::R4IdentityFixed));
+        assert!(found(&filler(11, 8), Rule::R5CqesCounted));
+        assert!(found(&filler(3, 0x0f), rule), "no WQE");
     }
 
     /// Two changes that change nothing: the responder's order keeps FA behind the probe, and W1's fence keeps EC3 behind X1.

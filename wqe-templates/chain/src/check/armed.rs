@@ -6,7 +6,7 @@ use crate::element::{Element, Queue, Shape};
 use crate::placement::Placement;
 use crate::template::Template;
 use kbtp_mlx5::limits::BASIC_BLOCK;
-use kbtp_mlx5::{Body, Wqe};
+use kbtp_mlx5::{Body, Opcode, Wqe};
 
 /// Checks the steps that arm slot `n`: everything is written before the receive WQE is posted, each WQE says where it is,
 /// none lies across the end of its ring, and WAITs count from the slot's first CQE.
@@ -21,6 +21,9 @@ pub fn check_armed(
     in_order(steps, &mut findings);
     for (queue, element) in template.elements() {
         wqe(template, placement, n, steps, queue, element, &mut findings);
+    }
+    for queue in [Queue::Worker, Queue::Client] {
+        filler(template, placement, n, steps, queue, &mut findings);
     }
     findings.0
 }
@@ -59,6 +62,56 @@ fn in_order(steps: &[Step], findings: &mut Findings) {
     );
 }
 
+/// The last octets that are written at an address.
+fn written_at(steps: &[Step], wanted: u64) -> Option<&Vec<u8>> {
+    steps.iter().rev().find_map(|step| match step {
+        Step::Write { address, octets } if *address == wanted => Some(octets),
+        _ => None,
+    })
+}
+
+/// Between the last WQE of a slot and the first of the next there is nothing but NOPs that say where they are.
+fn filler(
+    template: &Template,
+    placement: &Placement,
+    n: u64,
+    steps: &[Step],
+    queue: Queue,
+    findings: &mut Findings,
+) {
+    let used: u64 = template
+        .queue(queue)
+        .iter()
+        .map(|element| u64::from(element.basic_blocks()))
+        .sum();
+    let from = placement.block(template, queue, n).wrapping_add(used);
+    let to = placement.block(template, queue, n.wrapping_add(1));
+    for block in from..to {
+        let octets = written_at(steps, placement.address(queue, block));
+        let Some(Ok(wqe)) = octets.map(|octets| Wqe::decode(octets)) else {
+            findings.add(Rule::R14ArmedFirst, "NOP", "between two slots is no WQE");
+            continue;
+        };
+        let control = wqe.control;
+        let at_home = control.index == Placement::index(block)
+            && control.qpn == placement.queue(queue).qpn
+            && usize::from(control.segments) == 1;
+        findings.unless(
+            at_home,
+            Rule::R4IdentityFixed,
+            "NOP",
+            "says it is elsewhere",
+        );
+        let inert = control.opcode == Opcode::Nop && !control.signal.on_success();
+        findings.unless(
+            inert,
+            Rule::R5CqesCounted,
+            "NOP",
+            "between two slots does something",
+        );
+    }
+}
+
 fn wqe(
     template: &Template,
     placement: &Placement,
@@ -72,17 +125,7 @@ fn wqe(
     let offset = u64::from(template.offset(name).unwrap_or_default());
     let block = placement.block(template, queue, n).wrapping_add(offset);
     let address = placement.address(queue, block);
-    let mut found = None;
-    for step in steps {
-        if let Step::Write {
-            address: at,
-            octets,
-        } = step
-            && *at == address
-        {
-            found = Some(octets);
-        }
-    }
+    let found = written_at(steps, address);
     let Some(octets) = found else {
         findings.add(Rule::R14ArmedFirst, name, "is not written");
         return;
@@ -95,6 +138,12 @@ fn wqe(
         && wqe.control.qpn == placement.queue(queue).qpn
         && usize::from(wqe.control.segments) == element.segments();
     findings.unless(at_home, Rule::R4IdentityFixed, name, "says it is elsewhere");
+    findings.unless(
+        wqe.control.opcode == element.opcode,
+        Rule::R14ArmedFirst,
+        name,
+        "is armed as something else",
+    );
     let signalled = wqe.control.signal.on_success() == element.signalled;
     findings.unless(
         signalled,
