@@ -694,7 +694,13 @@ impl World {
             return self.o.lease_ms != u32::MAX || self.model.bound_in_all() == 0;
         };
         let idle = self.links[link].c.as_ref().is_none_or(|c| {
-            c.ops.is_empty() && c.rogues.is_empty() && (c.session.is_some() || c.conn.is_ended())
+            // An allocation that was given up is bound and freed yet, so that its ticket is used up.
+            let tidied = c
+                .session
+                .as_ref()
+                .is_none_or(|session| session.in_flight() == 0);
+            let open = c.session.is_some() || c.conn.is_ended();
+            c.ops.is_empty() && c.rogues.is_empty() && tidied && open
         });
         idle && (self.o.lease_ms != u32::MAX || self.model.bound_in_all() == 0)
     }
