@@ -328,9 +328,10 @@ impl World {
         let asked = to_client.framer.as_ref().map_or(0, |framer| framer.reads);
         let answered = to_target.framer.as_ref().map_or(0, |f| f.answers);
         let sink = to_client.framer.as_ref().filter(|_| asked > answered);
+        // In another block, where another Read may be answered; but no answer goes on behind its first octet.
         let elsewhere = sink.map(|framer| Forgery::ResponseElsewhere {
             stag: framer.sink.0,
-            offset: TaggedOffset(framer.sink.1.0 ^ u64::from(self.o.block_size)),
+            offset: TaggedOffset((framer.sink.1.0 ^ u64::from(self.o.block_size)) | 1),
         });
         let elsewhere = elsewhere.filter(|_| rng.per_mille(500));
         let forgery = elsewhere.unwrap_or_else(|| {
