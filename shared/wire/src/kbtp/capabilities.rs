@@ -48,6 +48,17 @@ impl SessionCapabilities {
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_both_sets_have_is_in_their_union() {
+        let (one, two, three) = (
+            SessionCapabilities(0b01),
+            SessionCapabilities(0b11),
+            SessionCapabilities(0b10),
+        );
+        assert_eq!(one.union(two), two);
+        assert_eq!(one.union(three), two);
+    }
+
     //= test kbtp-p5-capability-bits
     //= test kbtp-p12-extension-range
     #[test]
