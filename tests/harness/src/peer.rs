@@ -306,13 +306,18 @@ impl Peer {
     /// # Errors
     /// The status of a refusal.
     pub fn hello(&mut self, who: &Who) -> Result<Grant, Status> {
+        self.try_hello(who).expect("the stream goes on")
+    }
+
+    /// Sends a HELLO and takes the answer; `None` if the target ends the stream, as it does with one that it has no place for.
+    pub fn try_hello(&mut self, who: &Who) -> Option<Result<Grant, Status>> {
         let hello = who.hello(&self.challenge);
         self.send(&hello);
-        let message = self.message();
-        match HelloAck::decode(&message).expect("a HELLO_ACK") {
+        let message = self.try_message()?;
+        Some(match HelloAck::decode(&message).expect("a HELLO_ACK") {
             HelloAck::Granted { grant, .. } => Ok(grant),
             HelloAck::Refused { status, .. } => Err(status),
-        }
+        })
     }
 
     /// The next completion; RDMA Writes before it are dropped.
@@ -323,13 +328,18 @@ impl Peer {
 
     /// The next message in a Send; RDMA Writes before it are dropped.
     pub fn message(&mut self) -> Vec<u8> {
+        self.try_message().expect("the stream goes on")
+    }
+
+    /// The next message in a Send, or `None` if the target has ended its sending.
+    fn try_message(&mut self) -> Option<Vec<u8>> {
         let mut message = Vec::new();
         loop {
-            match self.receive().expect("the stream goes on") {
+            match self.receive()? {
                 Segment::Untagged(header, payload) if header.queue == QueueNumber::SEND => {
                     message.extend(payload);
                     if header.last {
-                        return message;
+                        return Some(message);
                     }
                 }
                 Segment::Untagged(header, payload) if header.queue == QueueNumber::TERMINATE => {

@@ -225,12 +225,13 @@ mod tests {
     fn greedy(address: SocketAddr, n: u64) -> Peer {
         let who = Who::new(1000 + n).direct().quota(QUOTA);
         // Those who were there before may not have left their places yet.
-        let mut peer = eventually("a place", || {
+        let (mut peer, grant) = eventually("a place", || {
             let mut peer = Peer::dial(address);
             peer.octets(&Start::default().octets());
-            peer.try_reply().map(|_| peer)
+            peer.try_reply()?;
+            let grant = peer.try_hello(&who)?.unwrap();
+            Some((peer, grant))
         });
-        let grant = peer.hello(&who).unwrap();
         let order = u64::from(grant.ring_order.get());
         for _ in 0..QUOTA / 2 {
             peer.atomic(&AtomicRequest {
