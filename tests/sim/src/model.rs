@@ -405,7 +405,9 @@ impl Model {
             had_octets: other && last.is_some_and(|(_, had)| had),
         };
         for (number, chunk) in octets.chunks(64).enumerate() {
-            let op = stamp::origin(chunk);
+            let Some(op) = stamp::origin(chunk) else {
+                break;
+            };
             let step = (op & 0xFFFF_FFFF).wrapping_sub(1) as usize;
             let known = op >> 32 == self.seed & 0x7FFF_FFFF;
             let tenant = self.op_tenants.get(step).filter(|_| known);
@@ -757,13 +759,15 @@ impl Model {
             .rev()
             .find(|(g, since, _)| *g == generation && *since == bound_at)
             .map(|known| known.2);
-        let likely = |note: &&StoreNote| {
-            note.seal && note.fate != Fate::Failed && stamp::differs(note.op, octets).is_none()
+        let sealed_it = |note: &StoreNote| {
+            note.seal && note.fate != Fate::Failed && note.len as usize == octets.len()
         };
         // Too short to say where they come from: any store that may have put them there.
-        let op = known.unwrap_or_else(|| match octets.len() {
-            ..8 => row.stores.iter().rfind(likely).map_or(0, |note| note.op),
-            _ => stamp::origin(octets),
+        let likely =
+            |note: &&StoreNote| sealed_it(note) && stamp::differs(note.op, octets).is_none();
+        let op = known.or_else(|| stamp::origin(octets)).unwrap_or_else(|| {
+            let likely = row.stores.iter().rfind(likely);
+            likely.map_or(0, |note| note.op)
         });
         if let Some(differs) = stamp::differs(op, octets) {
             return Err(format!(
@@ -773,9 +777,7 @@ impl Model {
         }
         if known.is_none() {
             let note = row.stores.iter().find(|note| note.op == op);
-            if !note
-                .is_some_and(|n| n.seal && n.fate != Fate::Failed && n.len as usize == octets.len())
-            {
+            if !note.is_some_and(sealed_it) {
                 return Err(format!(
                     "Generation {generation} holds store {op:#x}, which did not seal it: {note:?}"
                 ));
@@ -821,13 +823,69 @@ impl Model {
         }
         if let Some(differs) = stamp::differs_from_all(&allowed, octets) {
             return Err(format!(
-                "octet {differs} of {} comes from none of the stores {allowed:x?} (it seems to be of {:#x})",
+                "octet {differs} of {} comes from none of the stores {allowed:x?} (it seems to be of {:x?})",
                 octets.len(),
                 stamp::origin(&octets[differs / 64 * 64..])
             ));
         }
-        let first = stamp::origin(octets);
-        self.torn += u64::from(stamp::differs(first, octets).is_some());
+        let of_one = |(op, _): &(u64, usize)| stamp::differs(*op, octets).is_none();
+        self.torn += u64::from(!allowed.iter().any(of_one));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two stores whose first octets are alike, and row 0 that both are for.
+    const OPS: [u64; 2] = [0x1_0000_025F, 0x1_0000_035F];
+
+    fn model(lens: [u32; 2], seal: bool) -> Model {
+        let options = Options::draw(1, 10);
+        let table = vec![0; options.rows() as usize * 16];
+        let mut model = Model::new(&options, table);
+        for (op, len) in OPS.into_iter().zip(lens) {
+            let (link, effect) = (0, Effect::Alloc);
+            let pending = Pending {
+                op,
+                link,
+                effect,
+                len,
+                seal,
+            };
+            model.expect(0, pending);
+        }
+        model
+    }
+
+    fn of_store(op: u64, len: usize) -> Vec<u8> {
+        let mut octets = vec![0; len];
+        stamp::fill(op, &mut octets);
+        octets
+    }
+
+    #[test]
+    fn a_sealed_octet_is_of_the_store_of_its_length_though_a_later_one_begins_alike() {
+        let mut model = model([1, 184], true);
+        assert_eq!(model.sealed_octets(0, 1, &of_store(OPS[0], 1)), Ok(()));
+        assert_eq!(model.sealed_octets(0, 2, &of_store(OPS[1], 184)), Ok(()));
+        // No store was of two octets, and none of that one has another.
+        let short = of_store(OPS[0], 2);
+        assert!(model.sealed_octets(0, 3, &short).is_err());
+        assert!(model.sealed_octets(0, 4, &[short[0] ^ 1]).is_err());
+    }
+
+    #[test]
+    fn short_octets_of_one_store_are_not_a_mixture_and_octets_of_two_are() {
+        let mut model = model([5, 5], false);
+        let (one, other) = (of_store(OPS[0], 5), of_store(OPS[1], 5));
+        assert_ne!(one, other);
+        assert_eq!(model.unsealed_octets(0, 1, &one), Ok(()));
+        assert_eq!(model.torn, 0);
+        let mut model = self::model([100, 100], false);
+        let mixed = [of_store(OPS[0], 64), of_store(OPS[1], 100)[64..].to_vec()].concat();
+        assert_eq!(model.unsealed_octets(0, 1, &mixed), Ok(()));
+        assert_eq!(model.torn, 1);
     }
 }

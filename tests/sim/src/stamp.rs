@@ -72,12 +72,10 @@ pub fn begins(op: u64, number: usize, octets: &[u8]) -> bool {
     octets.first_chunk::<STAMP>() == chunk(op, number as u64).first_chunk()
 }
 
-/// The store that the octets seem to come from.
+/// The store that the octets seem to come from, if they are enough to say it: the first few are those of other stores too.
 #[must_use]
-pub fn origin(octets: &[u8]) -> u64 {
-    octets
-        .first_chunk()
-        .map_or(0, |first| u64::from_le_bytes(*first))
+pub fn origin(octets: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(*octets.first_chunk()?))
 }
 
 #[cfg(test)]
@@ -91,7 +89,8 @@ mod tests {
         fill(2, &mut other);
         assert_eq!(differs(1, &one), None);
         assert!(differs(2, &one).is_some());
-        assert_eq!(origin(&one), 1);
+        assert_eq!(origin(&one), Some(1));
+        assert_eq!(origin(&one[..7]), None);
         let mut torn = one.clone();
         torn[70..].copy_from_slice(&other[70..]);
         assert_eq!(differs_from_all(&[(1, 0), (2, 0)], &torn), None);
