@@ -164,9 +164,7 @@ impl World {
                 }
                 // A store that changes neither length nor flags is not to be seen in the table.
                 let good = |s: &State| of_data(s) && s.sealed == op.seal;
-                if self.model.was(row, op.since, good)
-                    || self.model.stored_over(row, op.id, op.since, generation)
-                {
+                if self.model.was(row, op.since, good) {
                     Ok(())
                 } else {
                     Err("the entry did not become so".into())

@@ -91,6 +91,17 @@ struct StoreNote {
     spoilt: bool,
 }
 
+impl StoreNote {
+    /// Until when its octets may have come into the block; `None` if they never did.
+    const fn over(&self) -> Option<Seq> {
+        match self.fate {
+            Fate::Failed => None,
+            Fate::Pending => Some(Seq::MAX),
+            Fate::Done(at) | Fate::Lost(at) => Some(at),
+        }
+    }
+}
+
 /// A change of an entry.
 #[derive(Clone, Copy, Debug)]
 struct Change {
@@ -109,6 +120,27 @@ struct Row {
     stores: Vec<StoreNote>,
     /// The store that each sealed Generation holds, once it is known.
     sealed_by: Vec<(u16, Seq, u64)>,
+}
+
+impl Row {
+    /// Whether the entry may have had such a state within a call that left it in the state `kept`: nobody saw it where a
+    /// store came right behind another and brought the length back.
+    fn passed_through(&self, since: Seq, kept: &State, is: impl Fn(&State) -> bool) -> bool {
+        if !kept.valid || kept.sealed {
+            return false;
+        }
+        let live = |note: &&StoreNote| !note.seal && note.over().is_some_and(|at| at > since);
+        let mut stores = self.stores.iter().filter(live).rev();
+        let behind = stores.find(|note| note.len == kept.len);
+        behind.is_some_and(|_| {
+            stores.any(|note| {
+                is(&State {
+                    len: note.len,
+                    ..*kept
+                })
+            })
+        })
+    }
 }
 
 /// Why an entry may change.
@@ -652,9 +684,12 @@ impl Model {
     /// Whether the entry had such a state from `since` until now.
     #[must_use]
     pub fn was(&self, row: usize, since: Seq, state: impl Fn(&State) -> bool) -> bool {
-        let history = &self.rows[row].history;
-        for change in history.iter().rev() {
-            if change.coarse && change.at > since || state(&change.state) {
+        let row = &self.rows[row];
+        for change in row.history.iter().rev() {
+            if change.coarse && change.at > since
+                || state(&change.state)
+                || row.passed_through(since, &change.state, &state)
+            {
                 return true;
             }
             if change.at <= since {
@@ -673,20 +708,6 @@ impl Model {
             .rev()
             .take_while(|change| change.at > since)
             .any(|change| change.coarse || state(&change.state))
-    }
-
-    /// Whether another store of the same Generation may have come right behind the store `op`, so that what it left was
-    /// never to be seen.
-    #[must_use]
-    pub fn stored_over(&self, row: usize, op: u64, since: Seq, generation: u16) -> bool {
-        let others = self.rows[row].stores.iter().filter(|n| n.op != op);
-        others
-            .filter(|n| n.fate != Fate::Failed && n.begun >= since)
-            .any(|n| {
-                self.was(row, since, |s| {
-                    s.valid && s.generation == generation && s.len == n.len
-                })
-            })
     }
 
     /// States of a row from `since` on, in words.
@@ -806,11 +827,7 @@ impl Model {
             .stores
             .iter()
             .filter_map(|note| {
-                let over = match note.fate {
-                    Fate::Failed => return None,
-                    Fate::Pending => Seq::MAX,
-                    Fate::Done(at) | Fate::Lost(at) => at,
-                };
+                let over = note.over()?;
                 let dead = last.filter(|last| last.op != note.op && over <= last.begun);
                 Some((note.op, dead.map_or(0, |last| last.len as usize)))
             })
@@ -835,57 +852,4 @@ impl Model {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Two stores whose first octets are alike, and row 0 that both are for.
-    const OPS: [u64; 2] = [0x1_0000_025F, 0x1_0000_035F];
-
-    fn model(lens: [u32; 2], seal: bool) -> Model {
-        let options = Options::draw(1, 10);
-        let table = vec![0; options.rows() as usize * 16];
-        let mut model = Model::new(&options, table);
-        for (op, len) in OPS.into_iter().zip(lens) {
-            let (link, effect) = (0, Effect::Alloc);
-            let pending = Pending {
-                op,
-                link,
-                effect,
-                len,
-                seal,
-            };
-            model.expect(0, pending);
-        }
-        model
-    }
-
-    fn of_store(op: u64, len: usize) -> Vec<u8> {
-        let mut octets = vec![0; len];
-        stamp::fill(op, &mut octets);
-        octets
-    }
-
-    #[test]
-    fn a_sealed_octet_is_of_the_store_of_its_length_though_a_later_one_begins_alike() {
-        let mut model = model([1, 184], true);
-        assert_eq!(model.sealed_octets(0, 1, &of_store(OPS[0], 1)), Ok(()));
-        assert_eq!(model.sealed_octets(0, 2, &of_store(OPS[1], 184)), Ok(()));
-        // No store was of two octets, and none of that one has another.
-        let short = of_store(OPS[0], 2);
-        assert!(model.sealed_octets(0, 3, &short).is_err());
-        assert!(model.sealed_octets(0, 4, &[short[0] ^ 1]).is_err());
-    }
-
-    #[test]
-    fn short_octets_of_one_store_are_not_a_mixture_and_octets_of_two_are() {
-        let mut model = model([5, 5], false);
-        let (one, other) = (of_store(OPS[0], 5), of_store(OPS[1], 5));
-        assert_ne!(one, other);
-        assert_eq!(model.unsealed_octets(0, 1, &one), Ok(()));
-        assert_eq!(model.torn, 0);
-        let mut model = self::model([100, 100], false);
-        let mixed = [of_store(OPS[0], 64), of_store(OPS[1], 100)[64..].to_vec()].concat();
-        assert_eq!(model.unsealed_octets(0, 1, &mixed), Ok(()));
-        assert_eq!(model.torn, 1);
-    }
-}
+mod tests;
