@@ -504,6 +504,7 @@ fn s6_5_nobody_raises_its_own_rights() {
         plain
             .read(remote(Stag(0), 0), 16)
             .expect_err("no STag, no access");
+        let _quota_given_back = ground.alone();
         // More quota than there is is not to be had, and what is had counts for all sessions of the pair together.
         let first = Session::open(&*ground.subject, &Who::new(2).quota(u32::MAX));
         assert_eq!(first.grant.quota, 60);
