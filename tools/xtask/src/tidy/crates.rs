@@ -21,6 +21,9 @@ const LAYERS: &[(&str, u8)] = &[
     ("kbtp-core", 3),
     ("kbtp-control", 3),
     ("kbtp-iwarp-tcp", 4),
+    // Libraries of C and their objects; the transport over them.
+    ("kbtp-verbs-sys", 2),
+    ("kbtp-verbs", 4),
     ("kbtp-agent", 5),
     // A target on its own (`--standalone`) runs an agent in its process.
     ("kbtp-target", 6),

@@ -1,0 +1,27 @@
+//! RDMA verbs without a C library at build time: libibverbs, librdmacm and libmlx5 are opened when a program asks for
+//! them, so that one program runs on machines with and without.
+//!
+//! [`raw`] has the structures and constants, [`Verbs`], [`Cm`] and [`Mlx5`] the functions; both are what the crates of
+//! one family of devices build on. Above them stand owners for the objects this project uses: each keeps its parents
+//! alive, ends its object when dropped, and has no unsafe function. With `kbtp-memory` this is where unsafe code stands.
+//!
+//! ```
+//! match kbtp_verbs_sys::devices() {
+//!     Ok(devices) => {
+//!         for device in devices {
+//!             println!("{}: {}", device.name, device.context.is_ok());
+//!         }
+//!     }
+//!     Err(error) => println!("no RDMA devices here: {error}"),
+//! }
+//! ```
+
+mod context;
+mod error;
+mod load;
+pub mod raw;
+
+pub use context::devices;
+pub use context::{Context, ContextRef, Device, DeviceAttributes, Gid, GidKind, PortAttributes};
+pub use error::VerbsError;
+pub use load::{Cm, Missing, Mlx5, Verbs};
