@@ -16,12 +16,24 @@
 //! }
 //! ```
 
+mod cm;
 mod context;
 mod error;
 mod load;
+mod memory;
+mod queue;
 pub mod raw;
+mod receives;
 
-pub use context::devices;
-pub use context::{Context, ContextRef, Device, DeviceAttributes, Gid, GidKind, PortAttributes};
+pub use cm::{CmEvent, CmEventKind, CmId, ConnectParameters};
+pub use context::{
+    Context, ContextRef, Device, DeviceAttributes, Gid, GidKind, PortAttributes, devices,
+};
 pub use error::VerbsError;
 pub use load::{Cm, Missing, Mlx5, Verbs};
+pub use memory::{Domain, Registration, Rights, Sge, Window};
+pub use queue::{
+    Completion, CompletionQueue, INVALIDATED, INVALIDATED_BY_KERNEL, Operation, QueuePair, Queues,
+    Remote, Source, WindowRights, Work, status_text,
+};
+pub use receives::Receives;
