@@ -1,5 +1,8 @@
 //! The command line: every command and flag, in the words the help prints.
 
+pub mod wqe;
+
+use self::wqe::WqeCommand;
 use crate::map::Id;
 use crate::units::{parse_duration, parse_lease};
 use clap::builder::BoolishValueParser;
@@ -94,6 +97,9 @@ pub enum Command {
     Bench(BenchArgs),
     /// Show what this machine can do, and which way a target would run on it
     Doctor(DoctorArgs),
+    /// Look into the chains of work queue elements with which an mlx5 NIC serves requests by itself
+    #[command(subcommand)]
+    Wqe(WqeCommand),
     /// Print shell completions
     Completions {
         /// The shell

@@ -32,6 +32,7 @@ mod stat;
 mod status;
 pub mod trace;
 pub mod units;
+mod wqe;
 
 pub use failure::Failure;
 
@@ -104,6 +105,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(args, json),
         Command::Bench(args) => bench::run(args, json),
         Command::Doctor(args) => doctor::run(args, json),
+        Command::Wqe(command) => wqe::run(command, json),
         Command::Completions { shell } => pages::completions(*shell),
         Command::Man { dir } => pages::man(dir.as_deref()),
     }

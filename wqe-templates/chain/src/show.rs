@@ -22,7 +22,7 @@ impl fmt::Display for Template {
             writeln!(f, "\n{queue}, {blocks} basic blocks a slot")?;
             for element in self.queue(queue) {
                 let enable = |shape: &Shape| matches!(shape, Shape::Enable(Queue::Worker, _));
-                self.line(f, queue, element)?;
+                writeln!(f, "{}", self.line(queue, element))?;
                 if enable(&element.shape) && element.opcode == Opcode::SendEnable {
                     writeln!(f)?;
                 }
@@ -32,28 +32,42 @@ impl fmt::Display for Template {
     }
 }
 
+/// What a WQE works on, behind its opcodes.
+struct Body<'a>(&'a Template, &'a Element);
+
+impl fmt::Display for Body<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.body(f, self.1)
+    }
+}
+
 impl Template {
-    fn line(&self, f: &mut fmt::Formatter<'_>, queue: Queue, element: &Element) -> fmt::Result {
+    /// The line of a WQE in the drawing, without its end.
+    #[must_use]
+    pub fn line(&self, queue: Queue, element: &Element) -> String {
         let name = element.name;
-        write!(f, "{:>4}  {name:<6}", self.offset(name).unwrap_or_default())?;
+        let at = self.offset(name).unwrap_or_default();
         let fence = if element.fenced { 'F' } else { ' ' };
-        write!(f, "{fence}")?;
-        match self.cqe_of(queue, name) {
-            Some(number) => write!(f, " k{number}  ")?,
-            None => write!(f, "     ")?,
-        }
-        let mut what = element.opcode.to_string();
-        for opcode in &element.may_become {
-            what.push_str(" | ");
-            what.push_str(&opcode.to_string());
-        }
-        write!(f, "{what:<30} ")?;
-        self.body(f, element)?;
+        let cqe = match self.cqe_of(queue, name) {
+            Some(number) => format!(" k{number}  "),
+            None => String::from("     "),
+        };
+        let what = element.opcodes().map(|opcode| opcode.to_string());
+        let what = what.collect::<Vec<_>>().join(" | ");
+        let body = self.describe(element);
+        let mut line = format!("{at:>4}  {name:<6}{fence}{cqe}{what:<30} {body}");
         let by = self.patched_by(name);
         if !by.is_empty() {
-            write!(f, "   < {}", by.join(" "))?;
+            line.push_str("   < ");
+            line.push_str(&by.join(" "));
         }
-        writeln!(f)
+        line
+    }
+
+    /// What a WQE works on: at the responder, in its data segments, whom it enables.
+    #[must_use]
+    pub fn describe(&self, element: &Element) -> String {
+        Body(self, element).to_string()
     }
 
     /// Which of its queue's CQEs a WQE writes.

@@ -14,7 +14,8 @@ use crate::{
 use kbtp_chain::element::{Bound, Cq, Queue};
 use kbtp_chain::key::{DUMMY_AT, Key, Sizes, VIEW_STRIDE};
 use kbtp_chain::limits::{MESSAGE_CAPACITY, SCRATCH_LINE};
-use kbtp_chain::{CqPlace, Images, Placement, QueuePlace, Template};
+use kbtp_chain::memory::{Memory, Spot};
+use kbtp_chain::{Builder, CqPlace, Images, Placement, QueuePlace, Template};
 use kbtp_memory::{PageOptions, Region};
 use kbtp_mlx5::limits::BASIC_BLOCK;
 use kbtp_mlx5::{AccessRights, Cqe, Cqn, DataSegment, Klm, Mkey, QpDoorbell, Qpn, encode_receive};
@@ -237,6 +238,36 @@ impl Session {
     #[must_use]
     pub const fn placement(&self) -> &Placement {
         self.images.placement()
+    }
+
+    /// The memory of rings, scratch lines, receive WQEs and doorbell records.
+    #[must_use]
+    pub const fn memory(&self) -> &Region {
+        &self.region
+    }
+
+    /// The memory of the completion queues.
+    #[must_use]
+    pub const fn cqe_memory(&self) -> &Region {
+        &self.receive_cqes
+    }
+
+    /// Where in [`memory`](Self::memory) the counter lies that absorbs what needs no ticket.
+    #[must_use]
+    pub const fn dummy_at(&self) -> u64 {
+        self.layout.dummy
+    }
+
+    /// Where some octets of slot `n` lie in [`memory`](Self::memory), or in [`cqe_memory`](Self::cqe_memory) if they are a
+    /// CQE's; `None` for what is not the session's.
+    #[must_use]
+    pub fn place_of(&self, n: u64, spot: Spot) -> Option<u64> {
+        let (template, placement) = (self.template(), self.placement());
+        let address = Builder::locate(template, placement, n, spot, "spot").ok()?;
+        Some(match spot.memory {
+            Memory::Cqe(..) => address,
+            _ => Self::offset(address),
+        })
     }
 
     /// Starts with slot `n` instead of the first one, on queues that stand there: with a model of a device, to see indices

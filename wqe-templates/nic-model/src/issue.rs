@@ -4,7 +4,7 @@ use crate::memory::{Asker, Extent};
 use crate::model::Model;
 use crate::outside::{Kind, OutgoingWork};
 use crate::qp::{Pending, Qp, Stage, Work};
-use crate::trace::TraceEntry;
+use crate::trace::{Deed, TraceEntry};
 use kbtp_mlx5::limits::{BASIC_BLOCK, MAX_BASIC_BLOCKS, SEGMENT};
 use kbtp_mlx5::{
     AccessRights, Atomic, Body, Comparison, Control, DataList, DataSegment, Enable, Fence,
@@ -418,7 +418,9 @@ impl Model {
         let index = Qp::index(qp.next).0;
         qp.next = qp.next.saturating_add(head.blocks);
         qp.blocked = None;
+        self.did(at, index, Deed::Started);
         let Some(work) = work else { return };
+        let Some(qp) = self.at_mut(at) else { return };
         let stage = match work {
             Work::Done => Stage::Answered,
             _ => Stage::Issued,
@@ -469,6 +471,7 @@ impl Model {
             id,
             work: Work::Failed(syndrome),
         });
+        self.did(at, index, Deed::Failed);
     }
 
     /// Flushes one WQE of a queue pair in error; `false` if there is none.

@@ -39,5 +39,5 @@ pub use memory::Extent;
 pub use model::{Model, QpFailure};
 pub use outside::{Kind, Outgoing, OutgoingWork};
 pub use stream::StreamConnection;
-pub use trace::TraceEntry;
+pub use trace::{Deed, TraceEntry, WqeStep};
 pub use word::{apply, masked_add};

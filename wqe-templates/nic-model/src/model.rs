@@ -7,10 +7,10 @@ use crate::limits::MAX_EVENTS;
 use crate::memory::{Extent, Memory};
 use crate::qp::{Qp, State, WQE_LEN};
 use crate::random::Random;
-use crate::trace::TraceEntry;
+use crate::trace::{Deed, TraceEntry, WqeStep};
 use kbtp_device::{DeviceEvent, MemoryId, Peer, Place};
 use kbtp_memory::Region;
-use kbtp_mlx5::{Cqn, DataSegment, Mkey, Qpn, Syndrome};
+use kbtp_mlx5::{Cqn, DataSegment, Mkey, Qpn, Syndrome, WqeIndex};
 use std::collections::VecDeque;
 
 pub(crate) const FIRST_QPN: u32 = 0x40;
@@ -44,6 +44,7 @@ pub struct Model {
     pub(crate) eagerness: u16,
     pub(crate) time: u64,
     pub(crate) trace: Option<Vec<TraceEntry>>,
+    last: Option<WqeStep>,
     pub(crate) events: VecDeque<DeviceEvent>,
     /// Octets that relaxed ordering holds back.
     pub(crate) late: Vec<(Place, Vec<u8>)>,
@@ -74,6 +75,7 @@ impl Model {
             eagerness: eagerness.unwrap_or(128),
             time: 0,
             trace: None,
+            last: None,
             events: VecDeque::new(),
             late: Vec::new(),
             spare: Vec::new(),
@@ -98,6 +100,20 @@ impl Model {
     /// The trace since it was started or last taken.
     pub fn take_trace(&mut self) -> Vec<TraceEntry> {
         self.trace.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Which WQE the last [`step`](Self::step) moved on; `None` if it did something else, or nothing.
+    #[must_use]
+    pub const fn last_step(&self) -> Option<WqeStep> {
+        self.last
+    }
+
+    pub(crate) fn did(&mut self, at: usize, index: u16, deed: Deed) {
+        self.last = self.qp(at).map(|qp| WqeStep {
+            qpn: qp.qpn,
+            index: WqeIndex(index),
+            deed,
+        });
     }
 
     /// The region that a memory is.
@@ -245,6 +261,7 @@ impl Model {
     /// Does one thing, if there is anything to do: starts a WQE, or moves one on that was started. Returns whether it did.
     pub fn step(&mut self) -> bool {
         self.time = self.time.wrapping_add(1);
+        self.last = None;
         if !self.late.is_empty() && self.schedule == Schedule::Random && self.random.chance(64) {
             return self.land();
         }

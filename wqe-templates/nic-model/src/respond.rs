@@ -7,6 +7,7 @@ use crate::memory::Asker;
 use crate::model::Model;
 use crate::outside::Kind;
 use crate::qp::{Stage, State, Work};
+use crate::trace::Deed;
 use crate::word::apply;
 use kbtp_device::{PeerAccess, Place};
 use kbtp_mlx5::{
@@ -104,9 +105,14 @@ impl Model {
             (_, true) => Stage::Answered,
         };
         let moved = stage != Stage::Issued;
-        if let Some(pending) = qp.pending.get_mut(place) {
-            pending.stage = stage;
-            pending.work = work;
+        let Some(pending) = qp.pending.get_mut(place) else {
+            return moved;
+        };
+        pending.stage = stage;
+        pending.work = work;
+        let index = pending.index;
+        if moved {
+            self.did(at, index, Deed::Responded);
         }
         moved
     }

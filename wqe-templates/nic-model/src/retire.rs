@@ -4,6 +4,7 @@ use crate::cq::Report;
 use crate::hazards::Reply;
 use crate::model::Model;
 use crate::qp::{Pending, Stage, Work};
+use crate::trace::Deed;
 use kbtp_device::Place;
 use kbtp_mlx5::{Atomic, CqeOpcode, DataSegment, Signal, Syndrome};
 
@@ -26,6 +27,8 @@ impl Model {
             Ok(()) => self.completed(at, &pending, inline.as_deref()),
             Err(syndrome) => self.failed(at, &pending, syndrome),
         }
+        let deed = result.map_or(Deed::Failed, |()| Deed::Completed);
+        self.did(at, pending.index, deed);
         if let Some(octets) = inline {
             self.give(octets);
         }
@@ -184,6 +187,7 @@ impl Model {
 
     /// Reports a WQE that a queue pair in error does not run.
     pub(crate) fn flushed(&mut self, at: usize, index: u16, opcode: u8, signalled: bool) {
+        self.did(at, index, Deed::Failed);
         if signalled || !self.hazards.quiet_flush {
             self.report_failure(at, index, opcode, Syndrome::FLUSHED);
         }

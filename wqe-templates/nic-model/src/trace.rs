@@ -1,4 +1,4 @@
-//! What the device ran, in order.
+//! What the device ran, in order, and what its last step did.
 
 use kbtp_mlx5::{Qpn, WqeIndex};
 use std::fmt;
@@ -16,6 +16,30 @@ pub struct TraceEntry {
     pub opcode: u8,
     /// Its octets as the device had them.
     pub octets: Vec<u8>,
+}
+
+/// What a step of the model did with a WQE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deed {
+    /// It was read and started: what it gathers was gathered.
+    Started,
+    /// The responder did what it asks for.
+    Responded,
+    /// Its reply was scattered and its CQE written.
+    Completed,
+    /// It failed, or was flushed.
+    Failed,
+}
+
+/// The WQE that a step of the model moved on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WqeStep {
+    /// Its queue pair.
+    pub qpn: Qpn,
+    /// Its place in the queue.
+    pub index: WqeIndex,
+    /// How.
+    pub deed: Deed,
 }
 
 impl fmt::Display for TraceEntry {

@@ -29,6 +29,7 @@ fn every_command_has_a_help_of_its_own() {
         "demo",
         "bench",
         "doctor",
+        "wqe",
         "completions",
         "man",
     ] {

@@ -6,3 +6,5 @@ mod command;
 mod common;
 #[cfg(test)]
 mod serving;
+#[cfg(test)]
+mod wqe;

@@ -48,6 +48,55 @@ pub enum Rule {
     R14ArmedFirst,
 }
 
+impl Rule {
+    /// Every rule, in order.
+    pub const ALL: [Self; 14] = [
+        Self::R1PatchInTime,
+        Self::R2InertUnpatched,
+        Self::R3ClientConfined,
+        Self::R4IdentityFixed,
+        Self::R5CqesCounted,
+        Self::R6StatusChecked,
+        Self::R7DataOrdered,
+        Self::R8LengthsFit,
+        Self::R9Aligned,
+        Self::R10WordAlone,
+        Self::R11RecordsExact,
+        Self::R12Terminates,
+        Self::R13KeysConfined,
+        Self::R14ArmedFirst,
+    ];
+
+    /// What it says, in a sentence.
+    #[must_use]
+    pub const fn says(self) -> &'static str {
+        match self {
+            Self::R1PatchInTime => "a patch is in place before the device reads the WQE",
+            Self::R2InertUnpatched => "what is to be patched does no harm unpatched",
+            Self::R3ClientConfined => {
+                "what a client sends reaches only addresses that are checked, and its own buffer's"
+            }
+            Self::R4IdentityFixed => "index, queue pair and length of a WQE are never patched",
+            Self::R5CqesCounted => "every slot writes the same CQEs, and WAITs count them",
+            Self::R6StatusChecked => {
+                "a WAIT for another queue is followed by a look at the CQE before anything has an effect"
+            }
+            Self::R7DataOrdered => "octets are written before they are read, or after",
+            Self::R8LengthsFit => "lengths add up and fit",
+            Self::R9Aligned => "atomics and WAITs for data are aligned",
+            Self::R10WordAlone => "nobody else writes a word between two compare-and-swaps on it",
+            Self::R11RecordsExact => "each record does what its request asks for, and nothing else",
+            Self::R12Terminates => {
+                "each WQE is enabled once, in order, and the slot ends in the next"
+            }
+            Self::R13KeysConfined => {
+                "keys are of the queue's domain and allow what is done, no more"
+            }
+            Self::R14ArmedFirst => "a request can come only when its slot is complete",
+        }
+    }
+}
+
 /// A rule that does not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
