@@ -19,9 +19,10 @@ PLANTFLAGS ?= --seeds 1000 --jobs 2
 SIM = $(CARGO) run --quiet --release --locked -p kbtp-sim --features plants --
 MUTANTS ?= -p kbtp-core -p kbtp-wire -p kbtp-iwarp
 COUNTFLAGS ?=
+VMFLAGS ?=
 HOLD = --ops load --sessions 1 --load idle --rounds 9 --window 100ms
 
-.PHONY: help run test loom shuttle sim plants crash soak coverage mutants asan tsan valgrind fuzz differential flakes release-proof lint fmt bench victim promises instructions doc man completions build clean
+.PHONY: help run test loom shuttle sim plants crash soak coverage mutants asan tsan valgrind fuzz differential flakes vm-test release-proof lint fmt bench victim promises instructions doc man completions build clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 build: ## Build everything, optimised
@@ -58,6 +59,8 @@ differential: ## Ten million operations over TCP and in memory, with the same an
 	KBTP_DIFFERENTIAL_OPS=$(OPS) $(CARGO) nextest run --locked --cargo-profile sanitize --profile long -p kbtp-iwarp-tcp -E 'test(a_stream_over_tcp_does_as_one_in_memory)'
 flakes: ## Every test N times: one that fails once is a bug (N=100, TESTS="-p kbtp-core")
 	$(CARGO) nextest run --locked --no-fail-fast --retries 0 --stress-count $(N) --status-level fail --final-status-level fail $(or $(TESTS),--workspace --exclude kbtp-sim --exclude kbtp-models --exclude kbtp-fuzz)
+vm-test: ## Against the kernel's own RDMA devices, in an emulated machine of Debian's packages (VMFLAGS="PART OF A NAME"; needs QEMU and gcc-12)
+	$(CARGO) run --quiet --locked -p kbtp-interop -- test $(VMFLAGS)
 release-proof: ## Everything at the size of a release: many hours, goes on where it was stopped (PROOFFLAGS="--list")
 	$(CARGO) xtask release-proof $(PROOFFLAGS)
 lint: ## Formatting, clippy, documentation, and the checks of the tree itself

@@ -43,7 +43,7 @@ const USER_SPACE: &[&str] = &[
 /// no siw at all, but its source is in their source package.
 const SIW: &[(&str, &str, &str)] = &[
     ("siw", "", ""),
-    // Asks for CRCs as the initiator too. As it is, it takes no reply that asks for them if it did not itself.
+    // Asks for CRCs, as the initiator too; as it is, it uses them where its peer asks.
     (
         "siw-crc",
         "const bool mpa_crc_required;",
@@ -99,6 +99,32 @@ impl Image {
         fs::write(stamp, recipe)?;
         Ok(image)
     }
+}
+
+/// What this machine lacks for a guest, in words; nothing if it has all. An image that is there already needs less.
+#[must_use]
+pub fn missing() -> Option<String> {
+    const TOOLS: [&str; 7] = [
+        "qemu-system-x86_64",
+        "apt-get",
+        "dpkg-deb",
+        "make",
+        "gcc-12",
+        "strip",
+        "xz",
+    ];
+    if cfg!(not(target_arch = "x86_64")) {
+        return Some("the guest is made for x86-64 alone".to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = |tool: &&str| std::env::split_paths(&path).any(|d| d.join(tool).exists());
+    let gone: Vec<&str> = TOOLS.into_iter().filter(|tool| !there(tool)).collect();
+    (!gone.is_empty()).then(|| {
+        format!(
+            "{} not found; apt-get install qemu-system-x86 gcc-12 make binutils xz-utils",
+            gone.join(", ")
+        )
+    })
 }
 
 #[expect(clippy::print_stderr, reason = "progress of a program")]

@@ -11,4 +11,8 @@ pub mod guest;
 pub mod image;
 pub mod kernel;
 pub mod modules;
+pub mod party;
 mod root;
+pub mod rping;
+pub mod streams;
+pub mod suite;

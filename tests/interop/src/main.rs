@@ -4,6 +4,7 @@
 use kbtp_interop::driver::seconds;
 use kbtp_interop::guest::{Guest, Setup};
 use kbtp_interop::image::Image;
+use kbtp_interop::suite;
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -12,12 +13,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const USAGE: &str = "usage: kbtp-interop build
+       kbtp-interop test [PART OF A NAME]
        kbtp-interop run [--file FILE].. [--limit SECONDS] [--siw BUILD] [--bare] COMMAND
 
   build    makes the guest's image, if it is not there
+  test     boots a guest and runs the tests that need one, or those whose name has a PART in it
   run      boots a guest with FILEs in /job, runs a shell command there, and ends as it ended
     --limit  how long the command may run; 120 without
-    --siw    which build of siw: siw, or siw-crc, which asks for CRCs as the initiator
+    --siw    which build of siw: siw, or siw-crc, which always asks for CRCs
     --bare   without devices: no address, no siw, no rxe
 The image lies in the folder KBTP_GUEST, target/guest without it.
 ";
@@ -56,6 +59,16 @@ fn run(words: &[OsString], began: f64) -> Result<ExitCode, Box<dyn Error>> {
         Some("build") => {
             Image::in_folder(&folder())?;
             Ok(ExitCode::SUCCESS)
+        }
+        Some("test") => {
+            let only = rest.first().map(|w| w.to_string_lossy());
+            let only = only.unwrap_or_default();
+            let good = suite::run(&folder(), &only, &mut std::io::stdout())?;
+            Ok(if good {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            })
         }
         Some("run") => run_command(rest, began),
         _ => Err(USAGE.into()),
