@@ -132,6 +132,13 @@ pub trait Stream {
         None
     }
 
+    /// The Tagged Offset at which a peer finds octet `start` of `region` once it is registered: the one that is wanted,
+    /// but on a device that has no other than its own. [`register`](Self::register) takes it as its base.
+    fn tagged_base(&self, region: &Region, start: u64, wanted: TaggedOffset) -> TaggedOffset {
+        let _ = (region, start);
+        wanted
+    }
+
     /// Registers `range` of `region` with this stream and names it with a fresh, unguessable STag. The octet
     /// `range.start` has Tagged Offset `base`.
     ///

@@ -136,10 +136,10 @@ pub struct CmEvent {
     pub status: i32,
     /// What the peer said; InfiniBand pads it with zeros.
     pub private_data: Vec<u8>,
-    /// RDMA Reads and Atomics that the peer offers to have outstanding towards this party.
-    pub peer_initiator_depth: u8,
-    /// RDMA Reads and Atomics that the peer takes at a time.
-    pub peer_responder_resources: u8,
+    /// RDMA Reads and Atomics this party must take at a time: what the peer has outstanding at most.
+    pub responder_resources: u8,
+    /// RDMA Reads and Atomics this party may have outstanding: what the peer takes at a time.
+    pub initiator_depth: u8,
     /// Of [`CmEventKind::ConnectRequest`]: the new connection, to be accepted or rejected; or why it cannot be.
     pub request: Option<Result<CmId, VerbsError>>,
 }
@@ -334,6 +334,11 @@ impl CmId {
         Ok(())
     }
 
+    /// Ends its queue pair: the device touches no buffer of what was posted to it from here on.
+    pub fn end_queue_pair(&mut self) {
+        self.pair = None;
+    }
+
     /// Its queue pair, once made.
     #[must_use]
     pub const fn queue_pair(&self) -> Option<&QueuePair> {
@@ -517,8 +522,8 @@ unsafe fn read_event(event: NonNull<RdmaCmEvent>) -> (CmEvent, Option<NonNull<Rd
         kind,
         status: raw.status,
         private_data,
-        peer_initiator_depth: conn.initiator_depth,
-        peer_responder_resources: conn.responder_resources,
+        responder_resources: conn.responder_resources,
+        initiator_depth: conn.initiator_depth,
         request: None,
     };
     (read, new)

@@ -1,14 +1,18 @@
 //! Devices, their ports and their GIDs.
 
+use crate::cm::set_nonblocking;
 use crate::error::{VerbsError, check, last};
 use crate::load::{Mlx5, Verbs};
 use crate::raw::{
     IBV_ATOMIC_NONE, IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
-    IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND,
-    IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND,
-    IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_TRANSPORT_IWARP, IbvContext, IbvDevice,
-    IbvDeviceAttr, IbvDeviceAttrEx, IbvGid, IbvGidEntry, IbvPortAttr, VerbsContext,
+    IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE, IBV_EVENT_PATH_MIG_ERR, IBV_EVENT_PORT_ACTIVE,
+    IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2,
+    IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_READ,
+    IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE,
+    IBV_TRANSPORT_IWARP, IbvAsyncEvent, IbvContext, IbvDevice, IbvDeviceAttr, IbvDeviceAttrEx,
+    IbvGid, IbvGidEntry, IbvPortAttr, VerbsContext,
 };
+use nix::libc::{EAGAIN, EINTR};
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::mem::{MaybeUninit, offset_of};
@@ -222,6 +226,23 @@ pub struct Gid {
     pub interface: u32,
 }
 
+/// An event of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AsyncEvent {
+    /// This port came up.
+    PortActive(u8),
+    /// This port went down.
+    PortDown(u8),
+    /// A GID of this port changed.
+    GidChange(u8),
+    /// The device failed; nothing on it works any more.
+    DeviceFatal,
+    /// Something of a queue pair, as `enum ibv_event_type` numbers it; its completions tell of it too.
+    QueuePair(u32),
+    /// Another, as `enum ibv_event_type` numbers it.
+    Other(u32),
+}
+
 /// Most entries of a GID table that are looked at: tables have 256 places or fewer, and drivers may say what they like.
 const MAX_GIDS: u32 = 1024;
 
@@ -256,6 +277,52 @@ impl ContextRef<'_> {
         let fd = unsafe { (*self.raw.as_ptr()).async_fd };
         // SAFETY: it stays open as long as the context, which `self` is borrowed from.
         unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Has [`next_async_event`](Self::next_async_event) give way instead of waiting.
+    ///
+    /// # Errors
+    /// [`VerbsError::Os`].
+    pub fn make_async_nonblocking(&self) -> Result<(), VerbsError> {
+        set_nonblocking(self.async_fd()).map_err(|errno| VerbsError::Os {
+            what: "watching a device",
+            source: errno.into(),
+        })
+    }
+
+    /// The next event of the device, if there is one now.
+    ///
+    /// # Errors
+    /// [`VerbsError::Os`].
+    pub fn next_async_event(&self) -> Result<Option<AsyncEvent>, VerbsError> {
+        let mut event = MaybeUninit::<IbvAsyncEvent>::zeroed();
+        // SAFETY: the context is open, and the event may be written.
+        let result =
+            unsafe { (self.verbs.ibv_get_async_event)(self.raw.as_ptr(), event.as_mut_ptr()) };
+        if result != 0 {
+            let error = last("reading an event of a device");
+            return match error.errno() {
+                Some(EAGAIN | EINTR) => Ok(None),
+                _ => Err(error),
+            };
+        }
+        // SAFETY: it was zero before, and the call has filled it in.
+        let mut event = unsafe { event.assume_init() };
+        // SAFETY: it is only looked at if the event is a port's, and a number is all that is read: every pattern of bits
+        // is one.
+        let port = unsafe { event.element.port_num };
+        let port = u8::try_from(port).unwrap_or(0);
+        let read = match event.event_type {
+            IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive(port),
+            IBV_EVENT_PORT_ERR => AsyncEvent::PortDown(port),
+            IBV_EVENT_GID_CHANGE => AsyncEvent::GidChange(port),
+            IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceFatal,
+            kind @ IBV_EVENT_QP_FATAL..=IBV_EVENT_PATH_MIG_ERR => AsyncEvent::QueuePair(kind),
+            kind => AsyncEvent::Other(kind),
+        };
+        // SAFETY: it was read and not acknowledged yet. The object that it is about is there: its end waits for this.
+        unsafe { (self.verbs.ibv_ack_async_event)(&raw mut event) };
+        Ok(Some(read))
     }
 
     /// What the device has.

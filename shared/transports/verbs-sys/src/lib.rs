@@ -27,7 +27,8 @@ mod receives;
 
 pub use cm::{CmEvent, CmEventKind, CmId, ConnectParameters};
 pub use context::{
-    Context, ContextRef, Device, DeviceAttributes, Gid, GidKind, PortAttributes, devices,
+    AsyncEvent, Context, ContextRef, Device, DeviceAttributes, Gid, GidKind, PortAttributes,
+    devices,
 };
 pub use error::VerbsError;
 pub use load::{Cm, Missing, Mlx5, Verbs};

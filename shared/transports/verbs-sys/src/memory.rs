@@ -299,6 +299,27 @@ impl Drop for Registration {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sge(pub(crate) IbvSge);
 
+impl Sge {
+    /// No octets of nothing, to fill a place with.
+    pub const EMPTY: Self = Self(IbvSge {
+        addr: 0,
+        length: 0,
+        lkey: 0,
+    });
+
+    /// Octets.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.0.length
+    }
+
+    /// Whether it has no octets.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// A window of type 2: a key on a part of a registration, which a peer can invalidate and a queue pair binds.
 #[derive(Debug)]
 pub struct Window {

@@ -570,6 +570,12 @@ impl QueuePair {
                 &[]
             }
         };
+        // Linux's siw looks for the memory of an empty buffer, does not find it, and takes the kernel with it.
+        if buffers.iter().any(Sge::is_empty) {
+            return Err(VerbsError::Unsupported {
+                what: "work request with an empty buffer",
+            });
+        }
         wr.send_flags = flags;
         wr.num_sge = c_int::try_from(buffers.len()).map_err(|_| VerbsError::Unsupported {
             what: "work request of that many buffers",
