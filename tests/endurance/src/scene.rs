@@ -1,7 +1,9 @@
 //! An agent and a target, as processes.
 
 use crate::inspect::{get_json, number};
-use kbtp_harness::{End, Hand, Ledger, Patience, Process, Scratch, command, eventually, options};
+use kbtp_harness::{
+    Hand, Ledger, Patience, Process, Scratch, command, eventually, options, takes_all,
+};
 use kbtp_initiator::Client;
 use serde_json::Value;
 use std::process::Command;
@@ -124,27 +126,9 @@ impl Target {
         eventually("all quota is there", || {
             (number(&self.status(), "/pool/quota_granted") == 0).then_some(())
         });
-        let wanted = options(&self.address, 999)
-            .quota(BLOCKS)
-            .direct_load(true)
-            .direct_alloc(true);
-        let mut last = Hand::new(999, wanted);
-        assert_eq!(last.client.terms().grant.quota, BLOCKS);
-        assert!(
-            last.client.terms().direct_alloc,
-            "a partition of all blocks"
-        );
-        let mut done = 0;
-        let end = last.work(|| {
-            done += 1;
-            done < 1_000
+        takes_all(&self.address, BLOCKS, 1_000, |bound| {
+            let _status = self.settles(bound);
         });
-        assert!(matches!(end, End::Enough), "{end:?}");
-        last.verify();
-        self.settles(last.ledger.bound());
-        last.clear();
-        last.client.close().unwrap();
-        self.settles(0);
     }
 }
 

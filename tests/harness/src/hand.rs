@@ -444,6 +444,33 @@ impl Hand {
     }
 }
 
+/// That one initiator may have each of the target's `blocks`, and directly, may work with them for so many `rounds`, and gives
+/// them back: nothing has leaked. All quota is there; `settles` waits until nothing is in flight and so many blocks are bound.
+///
+/// # Panics
+/// If something has leaked.
+pub fn takes_all(address: &str, blocks: u32, rounds: u32, settles: impl Fn(u32)) {
+    let wanted = options(address, 999)
+        .quota(blocks)
+        .direct_load(true)
+        .direct_alloc(true);
+    let mut last = Hand::new(999, wanted);
+    let terms = *last.client.terms();
+    assert_eq!(terms.grant.quota, blocks);
+    assert!(terms.direct_alloc, "a partition of the whole pool");
+    let mut done = 0;
+    let end = last.work(|| {
+        done += 1;
+        done < rounds
+    });
+    assert!(matches!(end, End::Enough), "{end:?}");
+    last.verify();
+    settles(last.ledger.bound());
+    last.clear();
+    last.client.close().unwrap();
+    settles(0);
+}
+
 /// Whether the session has lost its direct allocations: a ticket was given up, because the target drains or the time of
 /// the ticket ran out on a busy machine. Whoever has not claimed that operation yet does not know.
 fn ticket_lost(error: &ClientError) -> bool {

@@ -35,7 +35,7 @@ mod victim;
 mod watch;
 
 pub use dice::Dice;
-pub use hand::{End, Hand, Tally, cut_off, options};
+pub use hand::{End, Hand, Tally, cut_off, options, takes_all};
 pub use ledger::{Block, Change, Found, Kind, Ledger, Line, Slot, TORN};
 pub use patience::{PATIENCE_MS, Patience, eventually};
 pub use peer::{Peer, Reply, Segment, Start, frame};

@@ -3,7 +3,7 @@
 use crate::common::{KBTP, SAMPLE};
 use kbtp_harness::{
     Dice, End, Hand, Ledger, Line, Patience, Process, Scratch, Tally, command, eventually, ok,
-    options,
+    options, takes_all,
 };
 use kbtp_initiator::Client;
 use nix::sys::signal::Signal;
@@ -133,25 +133,7 @@ impl Target {
             (self.pool("quota_granted") == 0).then_some(())
         });
         let all = u32::try_from(BLOCKS).unwrap();
-        let wanted = options(&self.address, 999)
-            .quota(all)
-            .direct_load(true)
-            .direct_alloc(true);
-        let mut last = Hand::new(999, wanted);
-        let terms = *last.client.terms();
-        assert_eq!(terms.grant.quota, all);
-        assert!(terms.direct_alloc, "a partition of the whole pool");
-        let mut done = 0;
-        let end = last.work(|| {
-            done += 1;
-            done < 500
-        });
-        assert!(matches!(end, End::Enough), "{end:?}");
-        last.verify();
-        self.settles(last.ledger.bound());
-        last.clear();
-        last.client.close().unwrap();
-        self.settles(0);
+        takes_all(&self.address, all, 500, |bound| self.settles(bound));
     }
 }
 
