@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 /// What the octets so far amount to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Head<'a> {
+pub enum Head<'a> {
     /// The head is not complete.
     Partial,
     /// GET or HEAD of this path, without its query.
@@ -22,13 +22,20 @@ pub(crate) enum Head<'a> {
 
 /// Response status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Status {
+pub enum Status {
+    /// 200.
     Ok,
+    /// 400.
     BadRequest,
+    /// 404.
     NotFound,
+    /// 405.
     MethodNotAllowed,
+    /// 431.
     HeadTooLong,
+    /// 505.
     VersionNotSupported,
+    /// 503.
     Unavailable,
 }
 
@@ -47,7 +54,8 @@ impl Status {
 }
 
 /// Reads the head of a request. Total: any octets give an answer.
-pub(crate) fn parse_head(octets: &[u8]) -> Head<'_> {
+#[must_use]
+pub fn parse_head(octets: &[u8]) -> Head<'_> {
     let Some(end) = octets.windows(4).position(|w| w == b"\r\n\r\n") else {
         return if octets.len() >= limits::ADMIN_HEAD_LEN {
             Head::Refused(Status::HeadTooLong)
@@ -93,12 +101,13 @@ pub(crate) fn parse_head(octets: &[u8]) -> Head<'_> {
 }
 
 /// Media type of plain text and of Prometheus' exposition format.
-pub(crate) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Media type of JSON.
-pub(crate) const JSON: &str = "application/json";
+pub const JSON: &str = "application/json";
 
 /// A whole response. `head_only` leaves the body out but not its length.
-pub(crate) fn response(status: Status, media: &str, body: &str, head_only: bool) -> Vec<u8> {
+#[must_use]
+pub fn response(status: Status, media: &str, body: &str, head_only: bool) -> Vec<u8> {
     let mut out = String::with_capacity(256 + body.len());
     let allow = if status == Status::MethodNotAllowed {
         "Allow: GET, HEAD\r\n"
@@ -120,7 +129,8 @@ pub(crate) fn response(status: Status, media: &str, body: &str, head_only: bool)
 }
 
 /// The response that says no more than its status.
-pub(crate) fn refusal(status: Status) -> Vec<u8> {
+#[must_use]
+pub fn refusal(status: Status) -> Vec<u8> {
     response(status, TEXT, &format!("{}\n", status.line()), false)
 }
 

@@ -34,7 +34,7 @@ mod config;
 mod driver;
 mod engine;
 mod footprint;
-mod http;
+pub mod http;
 mod inbox;
 mod lifecycle;
 pub mod limits;

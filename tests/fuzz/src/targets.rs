@@ -2,9 +2,11 @@
 
 mod control;
 mod device;
+mod http;
 mod initiator;
 mod iwarp;
 mod kbtp_messages;
+mod nic;
 mod session;
 mod stream;
 mod text;
@@ -121,5 +123,30 @@ pub const TARGETS: &[Target] = &[
         name: "trace",
         run: text::trace,
         cost: 2,
+    },
+    Target {
+        name: "nic_step",
+        run: nic::nic_step,
+        cost: 200,
+    },
+    Target {
+        name: "admin_head",
+        run: http::admin_head,
+        cost: 2,
+    },
+    Target {
+        name: "status_page",
+        run: http::status_page,
+        cost: 5,
+    },
+    Target {
+        name: "config_file",
+        run: text::config_file,
+        cost: 10,
+    },
+    Target {
+        name: "map_file",
+        run: text::map_file,
+        cost: 5,
     },
 ];

@@ -132,5 +132,10 @@ mod tests {
         target_config
         command_line
         trace
+        nic_step
+        admin_head
+        status_page
+        config_file
+        map_file
     }
 }

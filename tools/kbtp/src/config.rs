@@ -22,13 +22,12 @@ struct TenantFile {
 /// [`Failure`] names the file and line, or the key and its value, and the remedy.
 pub(crate) fn effective(args: &ServeArgs) -> Result<TargetConfig, Failure> {
     let mut config = match &args.config {
-        Some(path) => read_toml(path)?,
+        Some(path) => target(path, &read(path)?)?,
         None => TargetConfig::default(),
     };
     lay_over(&mut config, args);
     if let Some(path) = &args.tenant_file {
-        let file: TenantFile = read_toml(path)?;
-        config.tenants.extend(file.tenants);
+        config.tenants.extend(tenants(path, &read(path)?)?);
     }
     config.load_keys().map_err(|e| wrong_config(&e))?;
     config.validate().map_err(|e| wrong_config(&e))?;
@@ -71,10 +70,30 @@ fn lay_over(config: &mut TargetConfig, args: &ServeArgs) {
     config.allow_unauthenticated |= args.allow_unauthenticated;
 }
 
-fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
-    let text = files::read_text(path, files::SETTINGS_MAX)
-        .map_err(|e| Failure::file("read the configuration", path, &e))?;
-    toml::from_str(&text).map_err(|e| {
+/// The configuration that a file's text is, not yet checked.
+///
+/// # Errors
+/// [`Failure`] names the file and line.
+pub fn target(path: &Path, text: &str) -> Result<TargetConfig, Failure> {
+    parse_toml(path, text)
+}
+
+/// The tenants that a tenant file's text names, not yet checked.
+///
+/// # Errors
+/// [`Failure`] names the file and line.
+pub fn tenants(path: &Path, text: &str) -> Result<Vec<TenantConfig>, Failure> {
+    let file: TenantFile = parse_toml(path, text)?;
+    Ok(file.tenants)
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    files::read_text(path, files::SETTINGS_MAX)
+        .map_err(|e| Failure::file("read the configuration", path, &e))
+}
+
+fn parse_toml<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, Failure> {
+    toml::from_str(text).map_err(|e| {
         let before = e.span().and_then(|s| text.get(..s.start)).unwrap_or("");
         let line = before.matches('\n').count() + 1;
         Failure::usage(

@@ -18,7 +18,7 @@ const MAP_MAX: u64 = 256 << 20;
 
 /// 128 bits, written as a UUID is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Id(pub(crate) [u8; 16]);
+pub struct Id(pub(crate) [u8; 16]);
 
 impl std::fmt::Display for Id {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -98,7 +98,7 @@ pub(crate) struct MapFile {
 /// Where stored files are.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Map {
+pub struct Map {
     /// Form of this file.
     pub(crate) format: u32,
     pub(crate) target: SocketAddr,
@@ -114,6 +114,22 @@ pub(crate) struct Map {
     pub(crate) files: Vec<MapFile>,
 }
 
+/// Why octets are no map.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NoMap {
+    why: String,
+    /// Its form is that of a map.
+    is_map: bool,
+}
+
+impl std::fmt::Display for NoMap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for NoMap {}
+
 impl Map {
     /// The form this program writes.
     pub(crate) const FORMAT: u32 = FORMAT;
@@ -128,9 +144,9 @@ impl Map {
             io::ErrorKind::FileTooLarge => no_map(&path, &e.to_string()),
             _ => Failure::file("read the map", &path, &e),
         })?;
-        let map: Self = serde_json::from_slice(&text).map_err(|e| {
-            if is_map_name(&path) {
-                return no_map(&path, &e.to_string());
+        let map = Self::parse(&text).map_err(|wrong| {
+            if wrong.is_map || is_map_name(&path) {
+                return no_map(&path, &wrong.why);
             }
             // More likely the name of a stored file than of a map with another name.
             Failure::operation(
@@ -142,8 +158,32 @@ impl Map {
                 "name a map that kbtp put wrote, or the file beside it",
             )
         })?;
-        map.check().map_err(|e| no_map(&path, &e))?;
         Ok((path, map))
+    }
+
+    /// The map that these octets are.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn parse(octets: &[u8]) -> Result<Self, NoMap> {
+        let map: Self = serde_json::from_slice(octets).map_err(|e| NoMap {
+            why: e.to_string(),
+            is_map: false,
+        })?;
+        map.check().map_err(|why| NoMap { why, is_map: true })?;
+        Ok(map)
+    }
+
+    /// The octets of its file.
+    ///
+    /// # Errors
+    /// None that is known: every map is JSON.
+    pub fn to_octets(&self) -> Result<Vec<u8>, Failure> {
+        let mut octets = serde_json::to_vec_pretty(self).map_err(|e| {
+            Failure::operation(format_args!("cannot form JSON: {e}"), "report this")
+        })?;
+        octets.push(b'\n');
+        Ok(octets)
     }
 
     /// A map comes from a file that anyone may have edited.
@@ -190,13 +230,10 @@ impl Map {
     /// [`Failure`] if it exists or cannot be written.
     pub(crate) fn write_new(&self, path: &Path) -> Result<(), Failure> {
         let writing = |e| Failure::file("write the map", path, &e);
-        let mut text = serde_json::to_vec_pretty(self).map_err(|e| {
-            Failure::operation(format_args!("cannot form JSON: {e}"), "report this")
-        })?;
-        text.push(b'\n');
+        let octets = self.to_octets()?;
         let new = NewFile::create(path, 0o600).map_err(writing)?;
         let mut file = new.file();
-        file.write_all(&text)
+        file.write_all(&octets)
             .and_then(|()| new.publish(false))
             .map_err(writing)
     }

@@ -37,21 +37,26 @@ pub(crate) fn fetch(addr: SocketAddr) -> Result<Value, Failure> {
             "start the target with --admin ADDR, or ask over a session with --target ADDR",
         )
     })?;
-    let wrong = |what: &str| {
+    read(&page).map_err(|what| {
         Failure::operation(
             format_args!("{addr} answers with {what}, not with a status"),
             "name the --admin address of a target",
         )
-    };
-    let text = String::from_utf8(page).map_err(|_| wrong("octets that are not text"))?;
-    let (head, body) = text
-        .split_once("\r\n\r\n")
-        .ok_or_else(|| wrong("no HTTP response"))?;
+    })
+}
+
+/// The status that a whole HTTP response carries.
+///
+/// # Errors
+/// What it is instead, in words.
+pub fn read(page: &[u8]) -> Result<Value, String> {
+    let text = str::from_utf8(page).map_err(|_| "octets that are not text")?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or("no HTTP response")?;
     let line = head.lines().next().unwrap_or("");
     if line.split(' ').nth(1) != Some("200") {
-        return Err(wrong(&format!("'{line}'")));
+        return Err(format!("'{line}'"));
     }
-    serde_json::from_str(body).map_err(|e| wrong(&format!("no JSON ({e})")))
+    serde_json::from_str(body).map_err(|e| format!("no JSON ({e})"))
 }
 
 fn get(addr: SocketAddr) -> io::Result<Vec<u8>> {
@@ -66,7 +71,8 @@ fn get(addr: SocketAddr) -> io::Result<Vec<u8>> {
 }
 
 /// The page for people.
-pub(crate) fn text(status: &Value) -> String {
+#[must_use]
+pub fn text(status: &Value) -> String {
     let word = |path: &str| match status.pointer(path) {
         Some(Value::String(s)) => s.clone(),
         Some(Value::Null) | None => "-".to_owned(),

@@ -44,7 +44,7 @@ const PARTS: &[Part] = &[
     // 10^9 operations.
     part("sim", &["sim", "SIMFLAGS=--seeds 500000 --jobs 2"], 320),
     part("mutants", &["mutants"], 600),
-    part("fuzz", &["fuzz", "FUZZFLAGS=--seconds 3600 --jobs 2"], 600),
+    part("fuzz", &["fuzz", "FUZZFLAGS=--seconds 3600 --jobs 2"], 750),
 ];
 
 /// Where it is noted what was done.

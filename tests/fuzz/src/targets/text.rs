@@ -1,11 +1,13 @@
-//! What people and their files say: configuration, command line, traces.
+//! What people and their files say: configuration, command line, traces, maps of stored files.
 
-use kbtp::cli;
+use kbtp::map::Map;
 use kbtp::trace::TraceReader;
 use kbtp::units::{parse_duration, parse_lease};
+use kbtp::{cli, config};
 use kbtp_target::{TargetConfig, format_size, parse_size};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
+use std::path::Path;
 
 /// The file of `kbtp serve`. Whatever it holds is a configuration or an error in words; so is what the checks say.
 pub(super) fn target_config(octets: &[u8]) {
@@ -69,4 +71,39 @@ pub(super) fn trace(octets: &[u8]) {
         }
     }
     unreachable!("more requests than lines");
+}
+
+/// The files that `kbtp serve` is named: what is wrong is said with the line that it is in.
+pub(super) fn config_file(octets: &[u8]) {
+    let Ok(text) = str::from_utf8(octets) else {
+        return;
+    };
+    let path = Path::new("some/file.toml");
+    let lines = text.split('\n').count();
+    let target = config::target(path, text).err();
+    let tenants = config::tenants(path, text).err();
+    for failure in [target, tenants].into_iter().flatten() {
+        let said = failure.to_string();
+        let line = said.strip_prefix("some/file.toml:");
+        let line = line.and_then(|rest| rest.split_once(": ")?.0.parse().ok());
+        assert!(
+            line.is_some_and(|line: usize| (1..=lines).contains(&line)),
+            "{said}"
+        );
+        // Keys are in such files: an error is one line, and does not quote the others.
+        assert!(!said.contains('\n'));
+    }
+}
+
+/// The map of stored files: what is one is written and read again as it is, and names files of its own folder only.
+pub(super) fn map_file(octets: &[u8]) {
+    match Map::parse(octets) {
+        Ok(map) => {
+            let Ok(written) = map.to_octets() else {
+                unreachable!("a map is JSON");
+            };
+            assert_eq!(Map::parse(&written), Ok(map));
+        }
+        Err(why) => assert!(!why.to_string().is_empty()),
+    }
 }
