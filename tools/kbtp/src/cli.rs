@@ -516,6 +516,9 @@ pub struct BenchArgs {
 /// Flags of `doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
+    /// Write what a bug report needs into a new file of text, without addresses, names of hosts and secrets
+    #[arg(long, value_name = "FILE")]
+    pub bundle: Option<PathBuf>,
     /// Look for /sys and /proc below this directory instead of /
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     pub root: PathBuf,

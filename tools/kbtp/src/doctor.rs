@@ -1,5 +1,9 @@
 //! `kbtp doctor`: what this machine can do, and which of the three ways a target would run on it, and why.
 
+mod bundle;
+mod rdma;
+mod sys;
+
 use crate::cli::DoctorArgs;
 use crate::failure::Failure;
 use crate::output::{self, Sheet};
@@ -11,6 +15,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
+use sys::{names, number};
 
 /// How a finding weighs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -46,6 +51,7 @@ struct Way {
 #[derive(Debug, Serialize)]
 struct Report {
     findings: Vec<Finding>,
+    devices: Vec<rdma::Device>,
     ways: Vec<Way>,
     would_run: Option<&'static str>,
 }
@@ -60,6 +66,9 @@ const PLAIN: &str = "software over a plain NIC";
 /// [`Failure`] if no way can run, or output fails.
 pub(crate) fn run(args: &DoctorArgs, json: bool) -> Result<(), Failure> {
     let report = examine(&args.root);
+    if let Some(path) = &args.bundle {
+        bundle::write(path, &args.root, &report)?;
+    }
     output::report(json, &report, || text(&report))?;
     if report.would_run.is_none() {
         return Err(Failure::operation(
@@ -83,6 +92,14 @@ fn text(report: &Report) -> String {
             sheet.row("", format_args!("         -> {remedy}"));
         }
     }
+    for device in &report.devices {
+        let mark = if device.usable { "ok     " } else { "no     " };
+        sheet.row(&device.name, format_args!("{mark}  {}", device.said()));
+        sheet.row("", format_args!("         {}", device.why));
+        if let Some(remedy) = &device.remedy {
+            sheet.row("", format_args!("         -> {remedy}"));
+        }
+    }
     sheet.row("", "");
     for way in &report.ways {
         let mark = if report.would_run == Some(way.name) {
@@ -98,16 +115,16 @@ fn text(report: &Report) -> String {
 }
 
 fn examine(root: &Path) -> Report {
-    let devices = names(&root.join("sys/class/infiniband"));
+    let devices = rdma::devices(root);
     let loopback = loopback();
     let plain_runs = loopback.state != State::Missing;
     let findings = vec![
-        rdma_devices(root, &devices),
-        rdma_modules(root),
+        rdma_devices(&devices),
+        rdma_modules(root, &devices),
         hugepages(root),
-        memlock(),
+        memlock(&devices),
         crc(),
-        numa(root),
+        numa(root, &devices),
         cores(),
         loopback,
     ];
@@ -134,13 +151,14 @@ fn examine(root: &Path) -> Report {
     ];
     Report {
         findings,
+        devices,
         ways,
         would_run: plain_runs.then_some(PLAIN),
     }
 }
 
-fn chain_why(devices: &[String]) -> String {
-    if devices.iter().any(|d| d.starts_with("mlx5")) {
+fn chain_why(devices: &[rdma::Device]) -> String {
+    if devices.iter().any(|d| d.name.starts_with("mlx5")) {
         "an mlx5 device is here, but this version has no engine for managed work queues".to_owned()
     } else {
         "needs an mlx5 device (BlueField, ConnectX), and an engine that this version does not have"
@@ -148,15 +166,22 @@ fn chain_why(devices: &[String]) -> String {
     }
 }
 
-fn verbs_why(devices: &[String]) -> String {
-    if devices.is_empty() {
-        "no RDMA device, and this version has no verbs transport".to_owned()
-    } else {
-        format!(
-            "{} could carry it, but this version has no verbs transport",
-            devices.join(", ")
-        )
+fn verbs_why(devices: &[rdma::Device]) -> String {
+    let usable: Vec<&str> = devices
+        .iter()
+        .filter(|d| d.usable)
+        .map(|d| d.name.as_str())
+        .collect();
+    if !usable.is_empty() {
+        let usable = usable.join(", ");
+        return format!("{usable} could carry it, but this version has no verbs transport");
     }
+    let none = if devices.is_empty() {
+        "no RDMA device"
+    } else {
+        "no RDMA device that can be used"
+    };
+    format!("{none}, and this version has no verbs transport")
 }
 
 fn ok(name: &'static str, found: impl Into<String>) -> Finding {
@@ -177,7 +202,7 @@ fn limited(name: &'static str, found: impl Into<String>, remedy: impl Into<Strin
     }
 }
 
-fn rdma_devices(root: &Path, devices: &[String]) -> Finding {
+fn rdma_devices(devices: &[rdma::Device]) -> Finding {
     const NAME: &str = "RDMA devices";
     if devices.is_empty() {
         return limited(
@@ -186,20 +211,18 @@ fn rdma_devices(root: &Path, devices: &[String]) -> Finding {
             "nothing to do for software over a plain NIC; with an RDMA NIC, load its driver",
         );
     }
-    let described: Vec<String> = devices
-        .iter()
-        .map(|d| {
-            let port = root.join("sys/class/infiniband").join(d).join("ports/1");
-            let link = word(&port.join("link_layer")).unwrap_or_else(|| "unknown link".to_owned());
-            let state = word(&port.join("state")).unwrap_or_else(|| "unknown state".to_owned());
-            format!("{d} ({link}, {state})")
-        })
-        .collect();
-    ok(NAME, described.join(", "))
+    let usable = devices.iter().filter(|d| d.usable).count();
+    let found = format!("{}, of which can be used: {usable}", devices.len());
+    if usable == 0 {
+        return limited(NAME, found, "see each of them below");
+    }
+    ok(NAME, found)
 }
 
-fn rdma_modules(root: &Path) -> Finding {
+fn rdma_modules(root: &Path, devices: &[rdma::Device]) -> Finding {
     const NAME: &str = "RDMA kernel modules";
+    /// Without these no program can use a device.
+    const NEEDED: [&str; 2] = ["ib_uverbs", "rdma_ucm"];
     const KNOWN: [&str; 9] = [
         "ib_core",
         "ib_uverbs",
@@ -224,6 +247,14 @@ fn rdma_modules(root: &Path) -> Finding {
             NAME,
             "none",
             "nothing to do for software over a plain NIC; otherwise modprobe rdma_ucm ib_uverbs",
+        );
+    }
+    let lacking: Vec<&str> = NEEDED.into_iter().filter(|m| !found.contains(m)).collect();
+    if !devices.is_empty() && !lacking.is_empty() {
+        return limited(
+            NAME,
+            format!("{}; not {}", found.join(", "), lacking.join(", ")),
+            format!("modprobe -a {}", lacking.join(" ")),
         );
     }
     ok(NAME, found.join(", "))
@@ -254,13 +285,20 @@ fn hugepages(root: &Path) -> Finding {
     ok(NAME, free.join(", "))
 }
 
-fn memlock() -> Finding {
+fn memlock(devices: &[rdma::Device]) -> Finding {
     const NAME: &str = "locked memory limit";
     match getrlimit(Resource::RLIMIT_MEMLOCK) {
         Ok((RLIM_INFINITY, _)) => ok(NAME, "unlimited"),
         Ok((soft, _)) => limited(
             NAME,
-            format!("{}: a larger pool can be swapped out", octets(soft)),
+            if devices.is_empty() {
+                format!("{}: a larger pool can be swapped out", octets(soft))
+            } else {
+                format!(
+                    "{}: no larger pool can be registered with an RDMA device",
+                    octets(soft)
+                )
+            },
             "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service's unit",
         ),
         Err(e) => limited(NAME, format!("unknown: {e}"), "see getrlimit(2)"),
@@ -305,7 +343,7 @@ fn crc() -> Finding {
     )
 }
 
-fn numa(root: &Path) -> Finding {
+fn numa(root: &Path, devices: &[rdma::Device]) -> Finding {
     const NAME: &str = "NUMA nodes";
     let nodes = names(&root.join("sys/devices/system/node"))
         .into_iter()
@@ -316,11 +354,18 @@ fn numa(root: &Path) -> Finding {
         .count();
     match nodes {
         0 | 1 => ok(NAME, "1"),
-        n => limited(
-            NAME,
-            n.to_string(),
-            "run agent and target on the node of the NIC: numactl --cpunodebind=N --membind=N kbtp agent ...",
-        ),
+        n => {
+            let mut usable = devices.iter().filter(|d| d.usable);
+            let node = usable.find_map(|d| d.numa_node);
+            let node = node.map_or_else(|| "N".to_owned(), |n| n.to_string());
+            limited(
+                NAME,
+                n.to_string(),
+                format!(
+                    "run agent and target on the node of the NIC: numactl --cpunodebind={node} --membind={node} kbtp agent ..."
+                ),
+            )
+        }
     }
 }
 
@@ -367,41 +412,10 @@ fn loopback_echo() -> std::io::Result<()> {
     here.read_exact(&mut octet)
 }
 
-/// Names in a directory, sorted; none if there is no such directory.
-fn names(dir: &Path) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(dir) else {
-        return Vec::new();
-    };
-    let mut names: Vec<String> = entries
-        .filter_map(|e| e.ok()?.file_name().into_string().ok())
-        .collect();
-    names.sort();
-    names
-}
-
-fn word(path: &Path) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_owned())
-}
-
-fn number(path: &Path) -> Option<u64> {
-    word(path)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
-
-    fn machine(name: &str, files: &[(&str, &str)]) -> PathBuf {
-        let root = std::env::temp_dir().join(format!("kbtp-doctor-{}-{name}", std::process::id()));
-        fs::create_dir_all(&root).unwrap();
-        for (path, text) in files {
-            let path = root.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        root
-    }
+    use crate::doctor::sys::machine;
 
     fn finding<'r>(report: &'r Report, name: &str) -> &'r Finding {
         report.findings.iter().find(|f| f.name == name).unwrap()
@@ -421,6 +435,7 @@ mod tests {
         let report = examine(&machine(
             "mlx5",
             &[
+                ("sys/class/infiniband/mlx5_0/node_type", "1: CA\n"),
                 (
                     "sys/class/infiniband/mlx5_0/ports/1/link_layer",
                     "Ethernet\n",
@@ -441,16 +456,23 @@ mod tests {
         ));
         assert_eq!(
             finding(&report, "RDMA devices").found,
-            "mlx5_0 (Ethernet, 4: ACTIVE)"
+            "1, of which can be used: 0"
         );
+        let modules = finding(&report, "RDMA kernel modules");
+        assert_eq!(modules.found, "rdma_cm, mlx5_ib; not ib_uverbs, rdma_ucm");
         assert_eq!(
-            finding(&report, "RDMA kernel modules").found,
-            "rdma_cm, mlx5_ib"
+            modules.remedy.as_deref(),
+            Some("modprobe -a ib_uverbs rdma_ucm")
         );
+        assert!(text(&report).contains("-> modprobe ib_uverbs"));
         assert_eq!(finding(&report, "hugepages").found, "12 of 2.00 MiB free");
         assert_eq!(finding(&report, "NUMA nodes").found, "2");
         assert!(report.ways[0].why.contains("mlx5 device is here"));
-        assert!(report.ways[1].why.contains("mlx5_0"));
+        assert!(
+            report.ways[1]
+                .why
+                .contains("no RDMA device that can be used")
+        );
         assert_eq!(report.would_run, Some(PLAIN));
     }
 
