@@ -13,7 +13,8 @@
 use crate::store::{Backing, Store};
 use crate::{AgentConfig, AgentError};
 use kbtp_control::{
-    FromAgent, HandOver, Hello, Refusal, RegionName, Role, StatusReport, ToAgent, VERSION, Welcome,
+    Exports, FromAgent, HandOver, Hello, Mechanism, Mechanisms, Refusal, RegionName, Role,
+    StatusReport, ToAgent, VERSION, Welcome,
 };
 use kbtp_memory::Region;
 use tracing::{info, warn};
@@ -52,10 +53,14 @@ pub(crate) struct Reply {
 #[derive(Debug)]
 pub(crate) struct Agent {
     store: Store,
+    exports: Exports,
     holder_pid: Option<u32>,
     targets: u64,
     draining: bool,
 }
+
+/// How this agent exports its pool: it drives no device.
+const EXPORTS_BY: Mechanisms = Mechanisms::EMULATED;
 
 impl Agent {
     /// Allocates the pool.
@@ -76,6 +81,7 @@ impl Agent {
         }
         Ok(Self {
             store,
+            exports: Exports::default(),
             holder_pid: None,
             targets: 0,
             draining: false,
@@ -87,12 +93,19 @@ impl Agent {
         self.draining = true;
     }
 
+    /// Takes the exported pool back: which grant its target is to be told of, if there is one.
+    pub(crate) const fn revoke(&mut self) -> Option<u64> {
+        self.exports.revoke()
+    }
+
     pub(crate) const fn held(&self) -> bool {
         self.holder_pid.is_some()
     }
 
     /// The holder's connection is closed.
     pub(crate) fn release(&mut self) {
+        // What it had exported came as memory beside a frame: its mapping went with it.
+        self.exports.forget();
         if let Some(pid) = self.holder_pid.take() {
             info!(pid, "the target let go; its memory is kept");
         }
@@ -119,6 +132,16 @@ impl Agent {
                 let existed = self.store.drop_side(name);
                 info!(%name, existed, "side region dropped");
                 Reply::say(from, FromAgent::Dropped { existed })
+            }
+            (Standing::Holder, ToAgent::AttachExported { mechanisms }) => self.export(*mechanisms),
+            (Standing::Holder, ToAgent::Released { epoch, key }) => {
+                match self.exports.released(*epoch, key) {
+                    Ok(()) => {
+                        info!(epoch, "the exported pool is released");
+                        Reply::say(from, FromAgent::ReleaseNoted { epoch: *epoch })
+                    }
+                    Err(refusal) => Reply::no(from, refusal),
+                }
             }
             (Standing::Holder, ToAgent::Detach) => {
                 self.release();
@@ -178,6 +201,30 @@ impl Agent {
             fresh,
         };
         Reply::give(message, region)
+    }
+
+    fn export(&mut self, mechanisms: Mechanisms) -> Reply {
+        let from = Standing::Holder;
+        if self.draining {
+            return Reply::no(from, Refusal::Draining);
+        }
+        if !mechanisms.contain(EXPORTS_BY) {
+            let refusal = Refusal::Mechanism {
+                speaks: EXPORTS_BY.to_string(),
+                asked: mechanisms.to_string(),
+            };
+            return Reply::no(from, refusal);
+        }
+        let Self { store, exports, .. } = self;
+        match exports.grant(|epoch| store.export(epoch, Mechanism::Emulated)) {
+            Ok(Some(grant)) => {
+                info!(epoch = grant.epoch, "the pool is exported");
+                let (_, region, _) = self.store.pool();
+                Reply::give(FromAgent::Exported(grant), region)
+            }
+            Ok(None) => Reply::no(from, Refusal::Revoked),
+            Err(refusal) => Reply::no(from, refusal),
+        }
     }
 
     fn grant_side(&mut self, name: &RegionName, len: u64, hand_over: HandOver) -> Reply {
@@ -256,6 +303,7 @@ fn unexpected(request: &ToAgent) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kbtp_control::AccessKey;
 
     const FACTS: Facts = Facts {
         uptime_ms: 5,
@@ -297,6 +345,16 @@ mod tests {
             ToAgent::Ping,
             ToAgent::Status,
             ToAgent::Detach,
+            ToAgent::AttachExported {
+                mechanisms: Mechanisms::EMULATED.with(Mechanisms::ALIAS),
+            },
+            ToAgent::AttachExported {
+                mechanisms: Mechanisms::ALIAS,
+            },
+            ToAgent::Released {
+                epoch: 1,
+                key: AccessKey::new([1; 32]),
+            },
         ]
     }
 
@@ -312,7 +370,7 @@ mod tests {
         };
         let grants = matches!(
             reply.message,
-            FromAgent::PoolGrant { .. } | FromAgent::SideGrant { .. }
+            FromAgent::PoolGrant { .. } | FromAgent::SideGrant { .. } | FromAgent::Exported(_)
         );
         assert_eq!(reply.region.is_some(), grants);
         let standing = reply
@@ -327,32 +385,32 @@ mod tests {
             (
                 false,
                 Standing::New,
-                "Welcome>Holder Welcome>Observer Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed",
+                "Welcome>Holder Welcome>Observer Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed",
             ),
             (
                 false,
                 Standing::Observer,
-                "Unexpected>Observer Unexpected>Observer NotTarget>Observer NotTarget>Observer NotTarget>Observer Pong>Observer Status>Observer NotTarget>Observer",
+                "Unexpected>Observer Unexpected>Observer NotTarget>Observer NotTarget>Observer NotTarget>Observer Pong>Observer Status>Observer NotTarget>Observer NotTarget>Observer NotTarget>Observer NotTarget>Observer",
             ),
             (
                 false,
                 Standing::Holder,
-                "Unexpected>Holder Unexpected>Holder PoolGrant>Holder SideGrant>Holder Dropped>Holder Pong>Holder Status>Holder Detached>Observer",
+                "Unexpected>Holder Unexpected>Holder PoolGrant>Holder SideGrant>Holder Dropped>Holder Pong>Holder Status>Holder Detached>Observer Exported>Holder Mechanism>Holder NoGrant>Holder",
             ),
             (
                 true,
                 Standing::New,
-                "Draining>closed Welcome>Observer Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed",
+                "Draining>closed Welcome>Observer Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed Unexpected>closed",
             ),
             (
                 true,
                 Standing::Observer,
-                "Unexpected>Observer Unexpected>Observer NotTarget>Observer NotTarget>Observer NotTarget>Observer Pong>Observer Status>Observer NotTarget>Observer",
+                "Unexpected>Observer Unexpected>Observer NotTarget>Observer NotTarget>Observer NotTarget>Observer Pong>Observer Status>Observer NotTarget>Observer NotTarget>Observer NotTarget>Observer NotTarget>Observer",
             ),
             (
                 true,
                 Standing::Holder,
-                "Unexpected>Holder Unexpected>Holder Draining>Holder Draining>Holder Dropped>Holder Pong>Holder Status>Holder Detached>Observer",
+                "Unexpected>Holder Unexpected>Holder Draining>Holder Draining>Holder Dropped>Holder Pong>Holder Status>Holder Detached>Observer Draining>Holder Draining>Holder NoGrant>Holder",
             ),
         ];
         for (draining, standing, want) in table {
@@ -371,6 +429,38 @@ mod tests {
                 .collect();
             assert_eq!(got.join(" "), want, "{standing:?}, draining: {draining}");
         }
+    }
+
+    #[test]
+    fn an_exported_pool_is_one_grant_until_it_is_released() {
+        let mut agent = agent();
+        agent.answer(Standing::New, &hello(Role::Target), FACTS);
+        let ask = |agent: &mut Agent| {
+            let mechanisms = Mechanisms::EMULATED;
+            let request = ToAgent::AttachExported { mechanisms };
+            agent.answer(Standing::Holder, &request, FACTS).message
+        };
+        let FromAgent::Exported(first) = ask(&mut agent) else {
+            panic!("not exported")
+        };
+        assert_eq!(first.check(), Ok(()));
+        assert_eq!(ask(&mut agent), FromAgent::Exported(first.clone()));
+        assert_eq!(agent.revoke(), Some(first.epoch));
+        assert_eq!(ask(&mut agent), FromAgent::Refused(Refusal::Revoked));
+        let released = ToAgent::Released {
+            epoch: first.epoch,
+            key: first.key.clone(),
+        };
+        let noted = agent.answer(Standing::Holder, &released, FACTS).message;
+        assert_eq!(noted, FromAgent::ReleaseNoted { epoch: first.epoch });
+        let FromAgent::Exported(second) = ask(&mut agent) else {
+            panic!("not exported")
+        };
+        assert_eq!(second.epoch, first.epoch + 1);
+        assert!(second.key != first.key, "each grant has a key of its own");
+        // A target that is gone has released it.
+        agent.release();
+        assert_eq!(agent.revoke(), None);
     }
 
     #[test]

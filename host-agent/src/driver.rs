@@ -305,10 +305,13 @@ impl Server {
 
     fn start_drain(&mut self) {
         self.agent.drain();
-        for client in &self.clients {
-            if client.standing == Standing::Holder {
-                let drain = FromAgent::Drain(DrainReason::Stopping);
-                if let Err(error) = client.connection.send(0, drain, None) {
+        let revoke = self.agent.revoke();
+        let revoke = revoke.map(|epoch| FromAgent::Revoke { epoch });
+        let drain = FromAgent::Drain(DrainReason::Stopping);
+        let mut holders = self.clients.iter();
+        if let Some(client) = holders.find(|client| client.standing == Standing::Holder) {
+            for message in std::iter::once(drain).chain(revoke) {
+                if let Err(error) = client.connection.send(0, message, None) {
                     debug!(%error, "the target was not told to drain");
                 }
             }

@@ -3,7 +3,10 @@
 use crate::limits::{POOL_BASE, STAG_DRAWS};
 use crate::{AgentConfig, AgentError, Lock};
 use kbtp_control::limits::MAX_SIDE_REGIONS;
-use kbtp_control::{Incarnation, PageReport, Refusal, RegionGrant, RegionName, RegionStatus, clip};
+use kbtp_control::{
+    AccessKey, GrantRights, Incarnation, Mechanism, PageReport, PoolGrant, Refusal, RegionGrant,
+    RegionName, RegionStatus, clip,
+};
 use kbtp_fabric::Access;
 use kbtp_memory::{Got, Huge, HugePages, MapError, Reason, Region};
 use kbtp_wire::{Stag, TaggedOffset};
@@ -96,6 +99,34 @@ impl Store {
         let fresh = self.pool.grants == 0;
         let (grant, region) = self.pool.grant();
         (grant, region, fresh)
+    }
+
+    /// What another function of the device is told of the pool, with a key of its own.
+    pub(crate) fn export(&self, epoch: u64, mechanism: Mechanism) -> Result<PoolGrant, Refusal> {
+        let key = random().map_err(|error| Refusal::Memory {
+            reason: in_words(&error),
+        })?;
+        let pages = self.pages();
+        let local = GrantRights::LOCAL_READ.with(GrantRights::LOCAL_WRITE);
+        let access = self.pool.grant.access;
+        let remote = [
+            (access.remote_read, GrantRights::REMOTE_READ),
+            (access.remote_write, GrantRights::REMOTE_WRITE),
+        ];
+        let granted = remote.into_iter().filter(|(granted, _)| *granted);
+        Ok(PoolGrant {
+            mechanism,
+            key: AccessKey::new(key),
+            epoch,
+            iova: self.pool.grant.base.0,
+            len: self.pool.grant.len,
+            geometry: self.config.geometry(),
+            rights: granted.fold(local, |all, (_, right)| all.with(right)),
+            numa_node: pages.numa_node,
+            page_size: pages.page_size,
+            device: [0; 16],
+            incarnation: self.incarnation,
+        })
     }
 
     /// Grants a side region, made of zeros if there is none; says whether it was.

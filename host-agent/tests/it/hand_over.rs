@@ -3,7 +3,8 @@
 use crate::common::{BLOCK_SIZE, BLOCKS, Running, Scratch, event, name, octets, options};
 use kbtp_agent::{AgentConfig, Lock};
 use kbtp_control::{
-    AgentEvent, AgentLink, ControlError, DrainReason, Refusal, Role, TargetChannel,
+    AgentEvent, AgentLink, ControlError, DrainReason, Mechanism, Mechanisms, Refusal, Role,
+    TargetChannel,
 };
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -213,6 +214,50 @@ fn an_agent_waits_for_its_target_only_so_long() {
     // The memory is there as long as it is mapped: loads in flight end in order.
     pool.region.write(0, b"mapped").unwrap();
     assert_eq!(octets(&pool.region, 0, 6), b"mapped");
+}
+
+/// The pool for another function of the device, with the memory itself where there is no device: taken, used, taken back.
+#[test]
+fn an_exported_pool_is_taken_back_before_the_agent_ends() {
+    let scratch = Scratch::new();
+    let mut config = scratch.config();
+    config.drain_timeout = Duration::from_hours(1);
+    let agent = Running::start(&config);
+    let mut target = agent.target();
+    let refused = target.attach_exported(Mechanisms::ALIAS.with(Mechanisms::CROSSING));
+    let said = refused.unwrap_err().to_string();
+    assert!(
+        said.contains("emulated") && said.contains("alias, crossing"),
+        "{said}"
+    );
+    let all = Mechanisms::ALIAS.with(Mechanisms::EMULATED);
+    let exported = target.attach_exported(all).unwrap();
+    assert_eq!(exported.grant.mechanism, Mechanism::Emulated);
+    let pool = target.attach_pool().unwrap();
+    assert_eq!(exported.grant.iova, pool.grant.base.0);
+    assert_eq!(exported.grant.len, pool.grant.len);
+    let region = exported.region.unwrap();
+    region.write(0, b"the same").unwrap();
+    assert_eq!(octets(&pool.region, 0, 8), b"the same");
+    let again = target.attach_exported(all).unwrap();
+    assert_eq!(again.grant, exported.grant);
+
+    agent.stop.request();
+    assert_eq!(event(&mut target), DRAINING);
+    let epoch = exported.grant.epoch;
+    assert_eq!(event(&mut target), AgentEvent::Revoked { epoch });
+    assert!(matches!(
+        target.attach_exported(all),
+        Err(ControlError::Refused(Refusal::Draining))
+    ));
+    drop((region, again.region));
+    target.released(exported.grant).unwrap();
+    assert!(matches!(
+        target.released(again.grant),
+        Err(ControlError::Refused(Refusal::NoGrant { .. }))
+    ));
+    target.detach().unwrap();
+    agent.ended();
 }
 
 #[test]

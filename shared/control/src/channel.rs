@@ -6,8 +6,9 @@ use crate::grant::WireGrant;
 use crate::limits::CALL_TIMEOUT;
 use crate::socket::{SeqSocket, address, open};
 use crate::{
-    AgentEvent, AgentLink, ControlError, Frame, FrameError, FromAgent, HandOver, Hello,
-    PoolAttachment, RegionGrant, RegionName, Role, SideAttachment, StatusReport, ToAgent, Welcome,
+    AgentEvent, AgentLink, ControlError, Frame, FrameError, FromAgent, HandOver, Hello, Mechanism,
+    Mechanisms, PoolAttachment, PoolGrant, RegionGrant, RegionName, Role, SideAttachment,
+    StatusReport, ToAgent, Welcome,
 };
 use kbtp_memory::Region;
 use rustix::event::PollFlags;
@@ -18,6 +19,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing::{debug, warn};
+use zeroize::Zeroizing;
 
 /// How to reach an agent.
 #[derive(Clone, Debug)]
@@ -49,8 +51,25 @@ pub struct TargetChannel {
     welcome: Welcome,
     timeout: Duration,
     next_id: u32,
-    draining: Option<crate::DrainReason>,
+    unasked: Unasked,
     gone: bool,
+}
+
+/// What the agent said unasked and nobody has looked at.
+#[derive(Debug, Default)]
+struct Unasked {
+    drain: Option<crate::DrainReason>,
+    /// The last epoch: an agent has one grant at a time.
+    revoked: Option<u64>,
+}
+
+/// The pool as another function of the device has it.
+#[derive(Debug)]
+pub struct ExportedPool {
+    /// The grant, checked.
+    pub grant: PoolGrant,
+    /// The memory itself, with [`Mechanism::Emulated`].
+    pub region: Option<Region>,
 }
 
 /// An answer and the descriptor that came with it.
@@ -76,8 +95,8 @@ impl TargetChannel {
             role,
             pid: std::process::id(),
         });
-        let mut drain = None;
-        let answer = exchange(&socket, &mut id, &hello, deadline, &mut drain)?;
+        let mut unasked = Unasked::default();
+        let answer = exchange(&socket, &mut id, &hello, deadline, &mut unasked)?;
         let FromAgent::Welcome(welcome) = answer.message else {
             return Err(wrong(&hello, &answer.message));
         };
@@ -94,7 +113,7 @@ impl TargetChannel {
             welcome,
             timeout: options.timeout,
             next_id: id,
-            draining: drain,
+            unasked,
             gone: false,
         })
     }
@@ -114,12 +133,68 @@ impl TargetChannel {
             &mut self.next_id,
             request,
             deadline,
-            &mut self.draining,
+            &mut self.unasked,
         );
         if matches!(answer, Err(ControlError::Gone)) {
             self.gone = true;
         }
         answer
+    }
+
+    /// Takes the pool for another function of the device, in one of these ways. May be repeated: it is the same grant until
+    /// it is released.
+    ///
+    /// # Errors
+    /// [`ControlError::BadGrant`] if what came makes no sense; [`Refusal::Mechanism`](crate::Refusal::Mechanism),
+    /// [`Refusal::Revoked`](crate::Refusal::Revoked).
+    pub fn attach_exported(
+        &mut self,
+        mechanisms: Mechanisms,
+    ) -> Result<ExportedPool, ControlError> {
+        let request = ToAgent::AttachExported { mechanisms };
+        let answer = self.call(&request)?;
+        let FromAgent::Exported(grant) = answer.message else {
+            return Err(wrong(&request, &answer.message));
+        };
+        let bad = |reason: String| ControlError::BadGrant {
+            name: "exported pool".to_owned(),
+            reason,
+        };
+        grant.check().map_err(|error| bad(error.to_string()))?;
+        if grant.incarnation != self.welcome.incarnation {
+            return Err(bad("granted by another life of the agent".to_owned()));
+        }
+        if !mechanisms.contain(grant.mechanism.kind()) {
+            let kind = grant.mechanism.kind();
+            return Err(bad(format!("by {kind}, which was not asked for")));
+        }
+        let region = match (grant.mechanism, answer.fd) {
+            (Mechanism::Emulated, Some(fd)) => {
+                let region = Region::from_fd(fd, grant.len);
+                Some(region.map_err(|source| ControlError::Region {
+                    name: "exported pool".to_owned(),
+                    source,
+                })?)
+            }
+            _ => None,
+        };
+        Ok(ExportedPool { grant, region })
+    }
+
+    /// Says that nothing uses an exported pool any more: its queue pairs are stopped, its alias destroyed, its memory
+    /// unmapped. The grant is void from here on.
+    ///
+    /// # Errors
+    /// [`Refusal::NoGrant`](crate::Refusal::NoGrant) if it was released before.
+    pub fn released(&mut self, grant: PoolGrant) -> Result<(), ControlError> {
+        let request = ToAgent::Released {
+            epoch: grant.epoch,
+            key: grant.key,
+        };
+        match self.call(&request)?.message {
+            FromAgent::ReleaseNoted { epoch } if epoch == grant.epoch => Ok(()),
+            other => Err(wrong(&request, &other)),
+        }
     }
 
     /// Maps a granted region.
@@ -261,14 +336,20 @@ impl AgentLink for TargetChannel {
     }
 
     fn next_event(&mut self) -> Result<Option<AgentEvent>, ControlError> {
-        if let Some(reason) = self.draining.take() {
+        if let Some(reason) = self.unasked.drain.take() {
             return Ok(Some(AgentEvent::Draining(reason)));
+        }
+        if let Some(epoch) = self.unasked.revoked.take() {
+            return Ok(Some(AgentEvent::Revoked { epoch }));
         }
         while !self.gone {
             match recv_answer(&self.socket) {
                 Ok(None) => return Ok(None),
                 Ok(Some((0, answer))) => match answer.message {
                     FromAgent::Drain(reason) => return Ok(Some(AgentEvent::Draining(reason))),
+                    FromAgent::Revoke { epoch } => {
+                        return Ok(Some(AgentEvent::Revoked { epoch }));
+                    }
                     other => {
                         return Err(ControlError::WrongAnswer {
                             wanted: "nothing",
@@ -350,7 +431,7 @@ fn exchange(
     last_id: &mut u32,
     request: &ToAgent,
     deadline: Deadline,
-    drain: &mut Option<crate::DrainReason>,
+    unasked: &mut Unasked,
 ) -> Result<Answer, ControlError> {
     *last_id = last_id.checked_add(1).unwrap_or(1);
     let id = *last_id;
@@ -362,7 +443,8 @@ fn exchange(
         id,
         message: request,
     };
-    let octets = frame.encode()?;
+    // There may be a key in it.
+    let octets = Zeroizing::new(frame.encode()?);
     loop {
         match socket.send(&octets, None) {
             // Gone: it may have said why before it closed.
@@ -379,7 +461,8 @@ fn exchange(
                 socket.wait(PollFlags::IN, deadline.left().ok_or_else(late)?)?;
             }
             Some((got, answer)) => match answer.message {
-                FromAgent::Drain(reason) => *drain = Some(reason),
+                FromAgent::Drain(reason) => unasked.drain = Some(reason),
+                FromAgent::Revoke { epoch } => unasked.revoked = Some(epoch),
                 // With ID 0: said on the way out, to whatever was asked.
                 FromAgent::Refused(refusal) if got == id || got == 0 => return Err(refusal.into()),
                 _ if got == id => return Ok(answer),
@@ -402,6 +485,7 @@ fn recv_answer(socket: &SeqSocket) -> Result<Option<(u32, Answer)>, ControlError
                 HandOver::Memfd => 1,
             }
         }
+        FromAgent::Exported(grant) => usize::from(grant.mechanism == Mechanism::Emulated),
         _ => 0,
     };
     if fds.len() != wanted {

@@ -159,6 +159,23 @@ pub enum Refusal {
         /// In words, with the remedy.
         reason: String,
     },
+    /// It can export memory in none of the ways that the target takes.
+    #[error("the agent exports memory by {speaks}, the target takes {asked}")]
+    Mechanism {
+        /// The agent's.
+        speaks: String,
+        /// The target's.
+        asked: String,
+    },
+    /// There is no grant of that epoch and key.
+    #[error("no grant of epoch {epoch} with that key")]
+    NoGrant {
+        /// The epoch that was named.
+        epoch: u64,
+    },
+    /// The grant there is was revoked, and not released so far.
+    #[error("the exported pool is being taken back: release it first")]
+    Revoked,
 }
 
 /// What went wrong at this end.

@@ -9,6 +9,7 @@ use crate::FrameError;
 use crate::limits::{MAX_FRAME_LEN, MAX_TEXT_LEN};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
 
 /// First four octets of each frame: "KBTA".
 pub const MAGIC: u32 = u32::from_be_bytes(*b"KBTA");
@@ -37,6 +38,8 @@ impl<M: Serialize> Frame<M> {
         let body = postcard::to_stdvec(&self.message).map_err(|e| FrameError::Body {
             reason: e.to_string(),
         })?;
+        // There may be a key in it.
+        let body = Zeroizing::new(body);
         let long = FrameError::Long {
             len: body.len().saturating_add(HEADER_LEN),
         };
@@ -70,21 +73,7 @@ impl<M: DeserializeOwned> Frame<M> {
         let (reserved, rest) = rest.split_first_chunk().ok_or_else(short)?;
         let (id, rest) = rest.split_first_chunk().ok_or_else(short)?;
         let (length, body) = rest.split_first_chunk().ok_or_else(short)?;
-        let magic = u32::from_be_bytes(*magic);
-        if magic != MAGIC {
-            return Err(FrameError::Magic { got: magic });
-        }
-        let version = u16::from_be_bytes(*version);
-        if version != VERSION {
-            return Err(FrameError::Version {
-                got: version,
-                speaks: VERSION,
-            });
-        }
-        let reserved = u16::from_be_bytes(*reserved);
-        if reserved != 0 {
-            return Err(FrameError::Reserved { got: reserved });
-        }
+        check_header(*magic, *version, *reserved)?;
         let length = u32::from_be_bytes(*length);
         if usize::try_from(length) != Ok(body.len()) {
             return Err(FrameError::Length {
@@ -102,6 +91,43 @@ impl<M: DeserializeOwned> Frame<M> {
                 reason: e.to_string(),
             }),
         }
+    }
+}
+
+/// How many octets the first frame of a stream has, for a transport that keeps no records (TCP): `None` if its header is not
+/// there yet. The frame is whole once so many octets are there; [`Frame::decode`] reads it.
+///
+/// # Errors
+/// [`FrameError`] if no frame begins so.
+pub fn first_len(octets: &[u8]) -> Result<Option<usize>, FrameError> {
+    let Some((header, _)) = octets.split_first_chunk::<HEADER_LEN>() else {
+        return Ok(None);
+    };
+    let [m0, m1, m2, m3, v0, v1, r0, r1, _, _, _, _, length @ ..] = *header;
+    check_header([m0, m1, m2, m3], [v0, v1], [r0, r1])?;
+    let body = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+    let len = body.saturating_add(HEADER_LEN);
+    if len > MAX_FRAME_LEN {
+        return Err(FrameError::Long { len });
+    }
+    Ok(Some(len))
+}
+
+fn check_header(magic: [u8; 4], version: [u8; 2], reserved: [u8; 2]) -> Result<(), FrameError> {
+    let magic = u32::from_be_bytes(magic);
+    if magic != MAGIC {
+        return Err(FrameError::Magic { got: magic });
+    }
+    let version = u16::from_be_bytes(version);
+    if version != VERSION {
+        return Err(FrameError::Version {
+            got: version,
+            speaks: VERSION,
+        });
+    }
+    match u16::from_be_bytes(reserved) {
+        0 => Ok(()),
+        got => Err(FrameError::Reserved { got }),
     }
 }
 
@@ -176,6 +202,38 @@ mod tests {
         trailing.push(0);
         trailing[15] = 2;
         assert!(matches!(decode(&trailing), FrameError::Body { .. }));
+    }
+
+    /// Frames that come as a stream, cut anywhere, are the same frames.
+    #[test]
+    fn a_stream_is_cut_into_frames() {
+        let mut stream = Vec::new();
+        let one = |id, message| Frame { id, message }.encode().unwrap();
+        let frames = [
+            one(1, FromAgent::Exported(crate::export::tests::sample(9))),
+            one(0, FromAgent::Revoke { epoch: 9 }),
+            one(2, FromAgent::Pong),
+        ];
+        stream.extend(frames.iter().flatten());
+        let mut at = 0;
+        for frame in &frames {
+            for have in 0..HEADER_LEN {
+                assert_eq!(first_len(&stream[at..at + have]), Ok(None));
+            }
+            let len = first_len(&stream[at..]).unwrap().unwrap();
+            assert_eq!(&stream[at..at + len], frame);
+            at += len;
+        }
+        assert_eq!(at, stream.len());
+        let mut long = ping();
+        long[12..16].fill(0xff);
+        assert!(matches!(first_len(&long), Err(FrameError::Long { .. })));
+        for (at, octet) in [(0, 0), (5, 2), (7, 1)] {
+            assert_eq!(
+                first_len(&with(at, octet)).unwrap_err(),
+                Frame::<ToAgent>::decode(&with(at, octet)).unwrap_err()
+            );
+        }
     }
 
     #[test]

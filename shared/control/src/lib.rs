@@ -22,6 +22,7 @@
 mod channel;
 mod driver;
 mod error;
+mod export;
 mod frame;
 mod grant;
 pub mod limits;
@@ -30,9 +31,10 @@ mod listener;
 mod message;
 mod socket;
 
-pub use channel::{ChannelOptions, TargetChannel};
+pub use channel::{ChannelOptions, ExportedPool, TargetChannel};
 pub use error::{ControlError, FrameError, Refusal};
-pub use frame::{Frame, HEADER_LEN, MAGIC, VERSION, clip};
+pub use export::{AccessKey, Exports, GrantError, GrantRights, Mechanism, Mechanisms, PoolGrant};
+pub use frame::{Frame, HEADER_LEN, MAGIC, VERSION, clip, first_len};
 pub use grant::{Incarnation, RegionGrant, RegionName, WireGrant};
 pub use link::{AgentEvent, AgentLink, PoolAttachment, SideAttachment};
 pub use listener::{AgentConnection, AgentListener, Arrival, ListenOptions};

@@ -38,6 +38,11 @@ pub struct SideAttachment {
 pub enum AgentEvent {
     /// It is going to stop: grant nothing more, drain, answer `SHUTTING_DOWN`, detach.
     Draining(DrainReason),
+    /// It takes the exported pool back: use it no more, then release it.
+    Revoked {
+        /// Which grant.
+        epoch: u64,
+    },
     /// It is gone. The mapped memory stays readable and writable, but no later target will find it: grant nothing
     /// more, drain, answer `SHUTTING_DOWN`. This is the last event, given again each time it is asked for.
     Gone,

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tracing::{debug, info, warn};
+use zeroize::Zeroizing;
 
 /// Where an agent listens, and to whom.
 #[derive(Clone, Debug)]
@@ -258,7 +259,8 @@ impl AgentConnection {
         message: FromAgent,
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<(), ControlError> {
-        let octets = Frame { id, message }.encode()?;
+        // There may be a key in it.
+        let octets = Zeroizing::new(Frame { id, message }.encode()?);
         if self.socket.send(&octets, fd)? {
             Ok(())
         } else {

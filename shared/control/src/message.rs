@@ -1,10 +1,11 @@
 //! The messages.
 //!
-//! A client asks ([`ToAgent`]) and the agent answers each request once ([`FromAgent`]), in order; the one thing the
-//! agent says unasked is [`FromAgent::Drain`]. The first request of a connection is Hello. New messages and new
+//! A client asks ([`ToAgent`]) and the agent answers each request once ([`FromAgent`]), in order; what the agent says
+//! unasked is [`FromAgent::Drain`] and [`FromAgent::Revoke`]. The first request of a connection is Hello. New messages and new
 //! [`HandOver`]s go at the end of their enums: postcard numbers variants by their place.
 
 use crate::Refusal;
+use crate::export::{AccessKey, Mechanisms, PoolGrant};
 use crate::grant::{Incarnation, RegionName, WireGrant};
 use serde::{Deserialize, Serialize};
 
@@ -68,9 +69,21 @@ pub enum ToAgent {
     Status,
     /// The target has unmapped everything and lets go; the connection stays. Answered by Detached.
     Detach,
+    /// Grant the pool to another function of the device. Answered by Exported. May be repeated: it is the same grant.
+    AttachExported {
+        /// What the target can take.
+        mechanisms: Mechanisms,
+    },
+    /// Nothing of the target uses the exported pool any more. Answered by `ReleaseNoted`.
+    Released {
+        /// The grant's epoch.
+        epoch: u64,
+        /// Its key, as a proof that it was granted.
+        key: AccessKey,
+    },
 }
 
-/// An answer, or Drain.
+/// An answer, or what is said unasked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum FromAgent {
@@ -109,6 +122,18 @@ pub enum FromAgent {
     Refused(Refusal),
     /// Unasked: the agent goes away. Stop granting, drain, and detach.
     Drain(DrainReason),
+    /// To `AttachExported`; with [`Mechanism::Emulated`](crate::Mechanism::Emulated) the memory comes with it.
+    Exported(PoolGrant),
+    /// To Released.
+    ReleaseNoted {
+        /// Which.
+        epoch: u64,
+    },
+    /// Unasked: stop using the exported pool, and say Released. The agent unmaps nothing before.
+    Revoke {
+        /// Which grant.
+        epoch: u64,
+    },
 }
 
 /// Why an agent drains.
@@ -231,6 +256,8 @@ impl ToAgent {
             Self::Ping => "Ping",
             Self::Status => "Status",
             Self::Detach => "Detach",
+            Self::AttachExported { .. } => "AttachExported",
+            Self::Released { .. } => "Released",
         }
     }
 }
@@ -249,6 +276,9 @@ impl FromAgent {
             Self::Detached => "Detached",
             Self::Refused(_) => "Refused",
             Self::Drain(_) => "Drain",
+            Self::Exported(_) => "Exported",
+            Self::ReleaseNoted { .. } => "ReleaseNoted",
+            Self::Revoke { .. } => "Revoke",
         }
     }
 }
@@ -296,6 +326,13 @@ pub(crate) mod tests {
             Just(ToAgent::Ping),
             Just(ToAgent::Status),
             Just(ToAgent::Detach),
+            any::<u8>().prop_map(|bits| ToAgent::AttachExported {
+                mechanisms: Mechanisms(bits)
+            }),
+            (any::<u64>(), any::<[u8; 32]>()).prop_map(|(epoch, key)| ToAgent::Released {
+                epoch,
+                key: AccessKey::new(key)
+            }),
         ]
     }
 
@@ -355,6 +392,9 @@ pub(crate) mod tests {
                 FromAgent::Refused(Refusal::Malformed { reason })
             }),
             Just(FromAgent::Drain(DrainReason::Stopping)),
+            crate::export::tests::any_pool_grant().prop_map(FromAgent::Exported),
+            any::<u64>().prop_map(|epoch| FromAgent::ReleaseNoted { epoch }),
+            any::<u64>().prop_map(|epoch| FromAgent::Revoke { epoch }),
         ]
     }
 

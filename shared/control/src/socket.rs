@@ -16,6 +16,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
+use zeroize::Zeroizing;
 
 /// Room for one descriptor. The kernel rounds up, so a second one may come too; it is counted and closed.
 const FD_SPACE: usize = rustix::cmsg_space!(ScmRights(1));
@@ -31,7 +32,7 @@ pub(crate) struct Peer {
 /// What came.
 #[derive(Debug)]
 pub(crate) struct Received {
-    pub(crate) octets: Vec<u8>,
+    pub(crate) octets: Zeroizing<Vec<u8>>,
     pub(crate) fds: Vec<OwnedFd>,
 }
 
@@ -106,7 +107,7 @@ impl SeqSocket {
     ///
     /// A record of no octets looks like the end and is taken for it: no frame is empty.
     pub(crate) fn recv(&self, take_fds: bool) -> Result<Option<Received>, ControlError> {
-        let mut octets = vec![0; MAX_FRAME_LEN];
+        let mut octets = Zeroizing::new(vec![0; MAX_FRAME_LEN]);
         let mut space = [MaybeUninit::uninit(); FD_SPACE];
         let mut control = if take_fds {
             RecvAncillaryBuffer::new(&mut space)
