@@ -15,6 +15,26 @@ pub enum WqeCommand {
     Cost(WqeCostArgs),
     /// Run one request on a model of a NIC and print each octet that changes, and which WQE changed it
     Run(WqeRunArgs),
+    /// Ask a NIC whether it does what chains count on
+    Calibrate(WqeCalibrateArgs),
+}
+
+/// A NIC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WqeNic {
+    /// The model of one that is part of this program
+    Model,
+}
+
+/// Flags of `wqe calibrate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code 1 if something that chains need does not work. No device has been asked so far.")]
+pub struct WqeCalibrateArgs {
+    /// The NIC
+    #[arg(long, value_enum, default_value = "model")]
+    pub nic: WqeNic,
 }
 
 /// Which chain.

@@ -2,6 +2,7 @@
 //!
 //! Everything is looked at as it is for one session on a model of a NIC ([`rig`]); nothing here touches a device.
 
+mod calibrate;
 mod check;
 mod cost;
 mod names;
@@ -27,6 +28,7 @@ pub(crate) fn run(command: &WqeCommand, json: bool) -> Result<(), Failure> {
         WqeCommand::Check(args) => check::run(args, json),
         WqeCommand::Cost(args) => cost::run(args, json),
         WqeCommand::Run(args) => run::run(args, json),
+        WqeCommand::Calibrate(args) => calibrate::run(args, json),
     }
 }
 

@@ -290,6 +290,19 @@ fn each_octet_that_changes_has_who_changed_it() {
 }
 
 #[test]
+fn calibrate_asks_the_model_all_questions() {
+    let report = json(&["wqe", "calibrate"]);
+    assert_eq!(report["may_serve"], true);
+    let questions = list(&report, "questions");
+    assert_eq!(questions.len(), 16);
+    let needed = questions.iter().filter(|one| one["needed"] == true);
+    assert!(needed.clone().count() >= 12);
+    assert!(needed.clone().all(|one| one["answer"] == "yes"));
+    let text = ok(&["wqe", "calibrate", "--nic", "model"]);
+    assert!(text.contains("may serve with it"), "{text}");
+}
+
+#[test]
 fn what_makes_no_sense_is_a_usage_error() {
     for args in [
         &["wqe", "run", "free", "--case", "sealed"][..],

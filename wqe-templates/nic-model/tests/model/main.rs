@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod bare;
 #[cfg(test)]
+mod calibrate;
+#[cfg(test)]
 mod common;
 #[cfg(test)]
 mod drive;
