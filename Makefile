@@ -1,4 +1,4 @@
-# Each target is one line; `make help` lists them.
+# `make help` lists the targets.
 CARGO ?= cargo
 TRACE ?= tools/kbtp/data/sample_trace.jsonl
 RUNFLAGS ?=
@@ -20,15 +20,36 @@ SIM = $(CARGO) run --quiet --release --locked -p kbtp-sim --features plants --
 MUTANTS ?= -p kbtp-core -p kbtp-wire -p kbtp-iwarp
 COUNTFLAGS ?=
 VMFLAGS ?=
+PREFIX ?= /usr/local
+DESTDIR ?=
+# The program to install: `make install` builds nothing, so that root need not.
+KBTP ?= $(or $(CARGO_TARGET_DIR),target)/release/kbtp
+# Where things go, below DESTDIR: the places in which man, the shells and systemd look for them.
+BIN = $(PREFIX)/bin/kbtp
+MAN1 = $(PREFIX)/share/man/man1
+BASH = $(PREFIX)/share/bash-completion/completions/kbtp
+ZSH = $(PREFIX)/share/zsh/site-functions/_kbtp
+FISH = $(PREFIX)/share/fish/vendor_completions.d/kbtp.fish
+UNITS = $(PREFIX)/lib/systemd/system
+EXAMPLES = $(PREFIX)/share/doc/kbtp/examples
 HOLD = --ops load --sessions 1 --load idle --rounds 9 --window 100ms
 
-.PHONY: help run test loom shuttle sim plants crash soak coverage mutants asan tsan valgrind fuzz differential flakes vm-test release-proof lint fmt bench victim promises instructions doc man completions build clean
+.PHONY: help install uninstall run test loom shuttle sim plants crash soak coverage mutants asan tsan valgrind fuzz differential flakes vm-test release-proof lint fmt bench victim promises instructions doc man completions build clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 build: ## Build everything, optimised
 	$(CARGO) build --workspace --release --locked
+install: ## Put program, man pages, completions and systemd units in place (PREFIX=/usr/local, DESTDIR=); build before
+	@test -x "$(KBTP)" || { echo "there is no $(KBTP): cargo build --release --locked -p kbtp" >&2; exit 1; }
+	umask 022 && mkdir -p $(foreach f,$(BIN) $(BASH) $(ZSH) $(FISH),"$(DESTDIR)$(dir $(f))") "$(DESTDIR)$(MAN1)" "$(DESTDIR)$(UNITS)" "$(DESTDIR)$(EXAMPLES)"
+	install -m 0755 "$(KBTP)" "$(DESTDIR)$(BIN)"
+	umask 022 && "$(KBTP)" man --dir "$(DESTDIR)$(MAN1)" && "$(KBTP)" completions bash > "$(DESTDIR)$(BASH)" && "$(KBTP)" completions zsh > "$(DESTDIR)$(ZSH)" && "$(KBTP)" completions fish > "$(DESTDIR)$(FISH)"
+	umask 022 && for u in kbtp-agent kbtp-target; do sed 's|/usr/bin/kbtp|$(BIN)|' docs/systemd/$$u.service > "$(DESTDIR)$(UNITS)/$$u.service" || exit 1; done
+	install -m 0644 docs/systemd/kbtp.env docs/target.toml "$(DESTDIR)$(EXAMPLES)"
+uninstall: ## Take away what `make install` put in place (PREFIX, DESTDIR)
+	rm -f "$(DESTDIR)$(BIN)" "$(DESTDIR)$(MAN1)"/kbtp.1 "$(DESTDIR)$(MAN1)"/kbtp-*.1 "$(DESTDIR)$(BASH)" "$(DESTDIR)$(ZSH)" "$(DESTDIR)$(FISH)" "$(DESTDIR)$(UNITS)"/kbtp-agent.service "$(DESTDIR)$(UNITS)"/kbtp-target.service && rm -rf "$(DESTDIR)$(EXAMPLES)"
 run: ## Start agent and target, replay a trace against them, stop them (TRACE=FILE, RUNFLAGS="--json")
-	$(CARGO) run --quiet --release --locked -p kbtp -- demo "$(TRACE)" $(RUNFLAGS)
+	$(CARGO) run --release --locked -p kbtp -- demo "$(TRACE)" $(RUNFLAGS)
 test: ## Run every test, the suites of the protocol once for each way to run a target
 	$(CARGO) nextest run --workspace --locked --no-fail-fast && KBTP_SUBJECT=software-agent $(CARGO) nextest run --locked --no-fail-fast -p kbtp-conformance -p kbtp-hostile && $(CARGO) test --workspace --locked --doc --quiet
 loom: ## Every interleaving of the lock-free parts
