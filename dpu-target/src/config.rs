@@ -179,6 +179,25 @@ impl<'de> Deserialize<'de> for SpinPolicy {
     }
 }
 
+/// What executes requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineChoice {
+    /// Workers.
+    #[default]
+    Software,
+    /// Chains of work queue elements on a device; workers do what chains cannot.
+    Chain,
+}
+
+/// The device of [`EngineChoice::Chain`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NicChoice {
+    /// A device in software, in the one worker there is then; its clients come over TCP all the same.
+    Model,
+}
+
 /// How much something is wished for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -246,6 +265,10 @@ impl Default for LimitsConfig {
 pub struct TargetConfig {
     /// Addresses to listen on. Port 0 takes a free one.
     pub listen: Vec<SocketAddr>,
+    /// What executes requests.
+    pub engine: EngineChoice,
+    /// The device that executes them; needed with, and only with, `engine = "chain"`.
+    pub nic: Option<NicChoice>,
     /// Worker threads; none given: one for each core the process may use, up to 16.
     pub workers: Option<u16>,
     /// Octets of a block.
@@ -295,6 +318,8 @@ impl Default for TargetConfig {
                 IpAddr::V4(Ipv4Addr::LOCALHOST),
                 DEFAULT_PORT,
             )],
+            engine: EngineChoice::default(),
+            nic: None,
             workers: None,
             block_size: 64 * 1024,
             blocks: 1024,
@@ -324,6 +349,14 @@ impl Default for TargetConfig {
 }
 
 impl TargetConfig {
+    /// Keeps within what the engine can: one worker for the model of a device, and as many credits as a session has slots for.
+    pub(crate) fn fit_to_engine(&mut self) {
+        if self.engine == EngineChoice::Chain {
+            self.workers = Some(1);
+            self.credits = self.credits.min(limits::CHAIN_CREDITS);
+        }
+    }
+
     /// Handles of the table: what is set, or four for each block, and enough for some sessions with a range each.
     #[must_use]
     pub fn handle_count(&self) -> u64 {

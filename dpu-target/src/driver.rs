@@ -54,6 +54,9 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+    /// The device does not do what chains need.
+    #[error("the device cannot serve the pool: {0}")]
+    Device(String),
     /// The system has no randomness.
     #[error("the system gives no randomness")]
     Entropy(#[source] io::Error),
@@ -154,6 +157,7 @@ impl Target {
     pub fn start(mut config: TargetConfig) -> Result<Self, StartError> {
         config.load_keys()?;
         config.validate()?;
+        config.fit_to_engine();
         build::raise_descriptor_limit(config.limits.sessions);
         let listeners = build::listen(&config)?;
         let addresses: Vec<_> = listeners.iter().map(Listener::local_addr).collect();

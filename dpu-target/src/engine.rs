@@ -8,6 +8,7 @@ mod conn;
 #[cfg(test)]
 mod tests;
 
+use crate::chains::Nic;
 use crate::limits;
 use crate::metrics::{EndReason, WorkerMetrics};
 use crate::plane::Plane;
@@ -119,6 +120,10 @@ pub(crate) struct Engine<S> {
     next_session: u64,
     /// The stream that was served last: the likeliest to ask next.
     last: Option<u64>,
+    /// The device whose chains serve sessions, if there is one.
+    nic: Option<Nic>,
+    /// Streams whose sessions they serve.
+    chained: Vec<u64>,
 }
 
 impl<S: Stream> Engine<S> {
@@ -136,7 +141,15 @@ impl<S: Stream> Engine<S> {
             drain: Drain::No,
             next_session: 0,
             last: None,
+            nic: None,
+            chained: Vec::new(),
         }
+    }
+
+    /// The same with a device whose chains serve sessions.
+    pub(crate) fn with_nic(mut self, nic: Option<Nic>) -> Self {
+        self.nic = nic;
+        self
     }
 
     /// Whether a drain has emptied it: the worker ends.
@@ -191,6 +204,7 @@ impl<S: Stream> Engine<S> {
         let now = out.now();
         let mut conn = Conn::new(accepted.stream, session, accepted.peer, now);
         conn.place = accepted.place;
+        conn.pool_stag = pool_stag;
         let Some(token) = self.streams.insert(conn) else {
             tracing::error!("no token is left for a stream");
             self.worker.metrics.gone.increment();
@@ -312,6 +326,11 @@ impl<S: Stream> Engine<S> {
             self.drain = Drain::Linger(now.after_ms(self.times.drain));
             let linger = now.after_ms(self.times.linger);
             self.timers.set(TimerKey::Drain, linger);
+            if let Some(nic) = &mut self.nic
+                && let Err(error) = nic.drain()
+            {
+                tracing::error!(%error, "the device serves what the core should refuse");
+            }
         }
     }
 
@@ -336,6 +355,7 @@ impl<S: Stream> Engine<S> {
             };
             self.turn(token, out);
         }
+        self.tend_chains(out);
     }
 
     fn fire(&mut self, key: TimerKey, out: &mut impl Outside<S>) {
@@ -362,6 +382,37 @@ impl<S: Stream> Engine<S> {
                 self.enqueue(token);
             }
             TimerKey::Drain => self.advance_drain(out),
+            TimerKey::Chains => {
+                if let Some(nic) = &mut self.nic {
+                    nic.run();
+                }
+            }
+        }
+    }
+
+    /// What chains of any session did may be somebody's turn, and freed blocks somebody's blocks.
+    fn tend_chains(&mut self, out: &mut impl Outside<S>) {
+        let Some(nic) = &mut self.nic else { return };
+        let pool = &self.worker.shared.pool;
+        nic.settle(pool);
+        if nic.could_resume(pool)
+            && self
+                .streams
+                .iter()
+                .all(|(_, conn)| conn.session.under_way() == 0)
+        {
+            nic.resume();
+        }
+        if nic.waits(pool) {
+            let soon = out.now().after_ms(limits::CHAIN_LOOK_MS);
+            self.timers.set_no_later(TimerKey::Chains, soon);
+        }
+        if nic.take_moved() {
+            for at in 0..self.chained.len() {
+                if let Some(token) = self.chained.get(at).copied() {
+                    self.enqueue_again(token);
+                }
+            }
         }
     }
 
@@ -407,7 +458,11 @@ impl<S: Stream> Engine<S> {
         self.last = Some(token);
         let stats = &self.worker.shared.stats;
         let abandoned = stats.tickets_abandoned.load(Ordering::Relaxed);
-        let turn = conn.turn(&self.worker, &self.plane, out);
+        let was_chained = conn.link.is_some();
+        let turn = conn.turn(&self.worker, &self.plane, &mut self.nic, out);
+        if conn.link.is_some() && !was_chained {
+            self.chained.push(token);
+        }
         conn.note_tickets(&self.worker);
         let lost = stats.tickets_abandoned.load(Ordering::Relaxed) - abandoned;
         if lost > 0 {
@@ -524,7 +579,7 @@ impl<S: Stream> Engine<S> {
 
     /// The stream has ended and its last event is taken.
     fn end(&mut self, token: u64, reason: EndReason, out: &mut impl Outside<S>) {
-        let Some(conn) = self.streams.remove(token) else {
+        let Some(mut conn) = self.streams.remove(token) else {
             return;
         };
         for key in [
@@ -546,6 +601,13 @@ impl<S: Stream> Engine<S> {
         out.unwatch(&conn.stream);
         // The stream goes first: then nothing touches a block any more.
         drop(conn.stream);
+        if let (Some(link), Some(nic)) = (conn.link.take(), &mut self.nic) {
+            self.chained.retain(|chained| *chained != token);
+            nic.disconnect(&link);
+            let (shared, counts) = (&self.worker.shared, &self.worker.metrics.chains);
+            nic.unseat(link.id, &mut conn.session, shared, counts);
+            counts.sessions.sub(1);
+        }
         let now = out.now();
         conn::log_end(
             &conn.session,

@@ -30,6 +30,7 @@
     reason = "the parts land before the worker that puts them together"
 )]
 
+mod chains;
 mod config;
 mod driver;
 mod engine;
@@ -47,8 +48,8 @@ mod timers;
 mod units;
 
 pub use config::{
-    ConfigError, DEFAULT_ADMIN_PORT, DEFAULT_PORT, DirectConfig, Lease, LimitsConfig, PagesConfig,
-    SpinPolicy, TargetConfig, TenantConfig, TenantKey, Wish,
+    ConfigError, DEFAULT_ADMIN_PORT, DEFAULT_PORT, DirectConfig, EngineChoice, Lease, LimitsConfig,
+    NicChoice, PagesConfig, SpinPolicy, TargetConfig, TenantConfig, TenantKey, Wish,
 };
 pub use driver::{JoinError, ShutdownHandle, StartError, Target};
 pub use footprint::MemoryBound;

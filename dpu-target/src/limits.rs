@@ -123,3 +123,16 @@ pub const COMPLETION_ROOM: u32 = 64;
 
 /// Octets of the head ring at least: one post may take a quarter of it, and a HELLO_ACK has up to 1,024.
 pub const HEAD_RING_MIN: u32 = 4 * 1024;
+
+/// Sessions that chains serve at one time; software serves those above. Each idle one is a WAIT that the device holds, and nobody
+/// has published how many it can.
+pub const CHAIN_SESSIONS: usize = 256;
+
+/// Request Credits at most of a target with chains: slots of a session, but for two (`kbtp_device::Session::credits`).
+pub const CHAIN_CREDITS: u16 = 24;
+
+/// Events of the model of a device before others have their turn: some ten requests.
+pub const CHAIN_STEPS: u32 = 2048;
+
+/// How long chains that wait for blocks are left alone, in milliseconds: another thread may have freed some.
+pub const CHAIN_LOOK_MS: u64 = 1;

@@ -176,6 +176,8 @@ pub(crate) struct WorkerMetrics {
     /// How often the control thread asked this worker to make room, and how often it has looked.
     pub(crate) room_asked: Counter,
     pub(crate) room_made: Counter,
+    /// What chains did.
+    pub(crate) chains: crate::chains::ChainCounts,
 }
 
 impl WorkerMetrics {
@@ -242,6 +244,12 @@ impl BuildInfo {
         version: env!("CARGO_PKG_VERSION"),
         engine: "software",
         transport: "iwarp-tcp",
+    };
+
+    /// Requests run as chains on a device, whose clients are on our own iWARP over TCP sockets.
+    pub const CHAIN_IWARP_TCP: Self = Self {
+        engine: "chain",
+        ..Self::SOFTWARE_IWARP_TCP
     };
 }
 

@@ -21,6 +21,8 @@ pub(crate) enum TimerKey {
     Close(u64),
     /// The drain has waited long enough.
     Drain,
+    /// Chains wait for blocks, or freed blocks for chains.
+    Chains,
 }
 
 /// Deadlines by key.

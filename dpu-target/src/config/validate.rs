@@ -1,6 +1,6 @@
 //! The checks of a configuration, in the order of its keys.
 
-use super::{ConfigError, Lease, SpinPolicy, TargetConfig};
+use super::{ConfigError, EngineChoice, Lease, SpinPolicy, TargetConfig};
 use crate::limits;
 use crate::units::format_size;
 use std::fmt;
@@ -30,11 +30,30 @@ impl TargetConfig {
     /// # Errors
     /// [`ConfigError`], the first found.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        self.validate_engine()?;
         self.validate_pool()?;
         self.validate_sessions()?;
         self.validate_tenants()?;
         self.validate_addresses()?;
         self.validate_limits()
+    }
+
+    fn validate_engine(&self) -> Result<(), ConfigError> {
+        let chain = self.engine == EngineChoice::Chain;
+        check(
+            chain == self.nic.is_some(),
+            "nic",
+            self.nic.map_or("none", |_| "model"),
+            "chains need a device, and nothing else does",
+            "give engine = \"chain\" and nic = \"model\", or neither",
+        )?;
+        check(
+            !chain || self.workers.is_none_or(|workers| workers == 1),
+            "workers",
+            self.workers.unwrap_or(1),
+            "the model of a device runs in one worker",
+            "take 1, or leave it out",
+        )
     }
 
     fn validate_pool(&self) -> Result<(), ConfigError> {

@@ -6,12 +6,13 @@ use super::memory::{Link, Memory};
 use super::overview::{Facts, Overview};
 use super::worker::{Command, WorkerThread};
 use super::{ShutdownHandle, StartError, Target, Thread, os};
-use crate::config::{SpinPolicy, TargetConfig};
+use crate::chains::{Chains, Nic};
+use crate::config::{EngineChoice, SpinPolicy, TargetConfig};
 use crate::engine::{Engine, Times, Worker};
 use crate::inbox::{Inbox, InboxSender, inbox};
 use crate::lifecycle::Lifecycle;
 use crate::limits;
-use crate::metrics::WorkerMetrics;
+use crate::metrics::{BuildInfo, WorkerMetrics};
 use crate::plane::Plane;
 use crate::sources::places_of;
 use crate::status::PagesStatus;
@@ -20,6 +21,7 @@ use kbtp_iwarp_tcp::{
     Clock, Config as RdmaConfig, CopyFirst, ListenOptions, Listener, Poller, Spin, StreamOptions,
     TcpRdmaStream,
 };
+use kbtp_nic_model::{Hazards, Model, Schedule};
 use kbtp_wire::AuthMode;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -122,6 +124,10 @@ impl Builder {
                 started: self.poller.clock().now(),
                 recovered: self.bound,
                 pages: self.pages.clone(),
+                build: match self.config.engine {
+                    EngineChoice::Software => BuildInfo::SOFTWARE_IWARP_TCP,
+                    EngineChoice::Chain => BuildInfo::CHAIN_IWARP_TCP,
+                },
             },
             workers: Arc::clone(&self.counts),
             own: Arc::clone(&self.own),
@@ -157,9 +163,12 @@ impl Builder {
             drain: millis(self.config.limits.drain_timeout),
             linger: millis(self.config.limits.drain_linger),
         };
+        // There is one worker if there is a device.
+        let mut nic = self.nic()?;
         for ((poller, inbox), worker) in ends.into_iter().zip(self.counts.iter()) {
+            let engine = Engine::new(Arc::clone(worker), Arc::clone(&self.plane), times);
             let thread = WorkerThread {
-                engine: Engine::new(Arc::clone(worker), Arc::clone(&self.plane), times),
+                engine: engine.with_nic(nic.take()),
                 inbox,
                 poller,
                 workers: Arc::clone(&target.shutdown.workers),
@@ -171,6 +180,19 @@ impl Builder {
                 .push(spawn(format!("kbtp-worker-{}", worker.index), run)?);
         }
         Ok(())
+    }
+
+    /// The device, if chains are to serve. The model does what comes at once: what it may do besides is for tests.
+    fn nic(&self) -> Result<Option<Nic>, StartError> {
+        if self.config.engine != EngineChoice::Chain {
+            return Ok(None);
+        }
+        let model = Model::new(Hazards::default(), Schedule::Eager, 1);
+        let inline = u32::try_from(self.config.max_inline).unwrap_or(u32::MAX);
+        let chains = Chains::new(model, &self.own.shared.pool, inline);
+        chains
+            .map(Some)
+            .map_err(|error| StartError::Device(error.to_string()))
     }
 
     fn spawn_control(

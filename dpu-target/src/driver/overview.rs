@@ -28,6 +28,7 @@ pub(crate) struct Facts {
     /// Blocks bound that a recovery found.
     pub(crate) recovered: u64,
     pub(crate) pages: PagesStatus,
+    pub(crate) build: BuildInfo,
 }
 
 /// Every part of the target that is worth a look.
@@ -60,11 +61,7 @@ impl Overview {
     }
 
     pub(crate) fn metrics(&self) -> String {
-        render(
-            &self.counted(),
-            &self.pool(),
-            &BuildInfo::SOFTWARE_IWARP_TCP,
-        )
+        render(&self.counted(), &self.pool(), &self.facts.build)
     }
 
     fn pool(&self) -> PoolGauges {
@@ -133,7 +130,7 @@ impl Overview {
         let (reports, workers_silent) = self.ask(Command::Report, true);
         let now = self.facts.clock.now();
         Status {
-            build: BuildInfo::SOFTWARE_IWARP_TCP,
+            build: self.facts.build,
             phase: self.lifecycle.phase().label(),
             uptime_ns: now.since_ns(self.facts.started),
             instance: hex(&self.own.shared.pool.instance()),

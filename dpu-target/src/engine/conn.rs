@@ -1,6 +1,7 @@
 //! One stream and its session.
 
 use super::{Outside, Waiter, Worker};
+use crate::chains::{Link, Nic};
 use crate::limits;
 use crate::metrics::EndReason;
 use crate::plane::Plane;
@@ -11,7 +12,7 @@ use kbtp_fabric::{
     CloseReason, Event, PostError, ReceiveSlot, Stream, StreamError, Time, WorkOutcome, WorkRequest,
 };
 use kbtp_iwarp_tcp::Interest;
-use kbtp_wire::{Completion, Header, HelloAck, RequestId, Status};
+use kbtp_wire::{Completion, Header, HelloAck, RequestId, Stag, Status};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -51,8 +52,21 @@ pub(super) enum Turn {
     Ended(EndReason),
 }
 
+/// How long a turn lasts.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    now: Time,
+    until: Time,
+    /// Events left.
+    budget: u32,
+}
+
 /// A stream and its session.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says something of its own, and may hold beside the others"
+)]
 pub(super) struct Conn<S> {
     pub(super) stream: S,
     pub(super) session: TargetSession,
@@ -86,6 +100,14 @@ pub(super) struct Conn<S> {
     asked: VecDeque<(RequestId, Time)>,
     /// The last post found the send queue full.
     full: bool,
+    /// The stream's STag of the pool.
+    pub(super) pool_stag: Stag,
+    /// Its place on the device, if chains serve its session.
+    pub(super) link: Option<Link>,
+    /// It was granted and may be given one.
+    wants_link: bool,
+    /// Requests that the device has and that are not answered.
+    on_device: u64,
     /// What [`attempt`](Self::attempt) came to, for the next turn to take.
     early: Option<Result<bool, StreamError>>,
 }
@@ -111,13 +133,18 @@ impl<S: Stream> Conn<S> {
             waiting: VecDeque::with_capacity(1),
             asked: VecDeque::new(),
             full: false,
+            pool_stag: Stag::default(),
+            link: None,
+            wants_link: false,
+            on_device: 0,
             early: None,
         }
     }
 
     /// Requests taken and not answered.
     pub(super) fn unanswered(&self) -> u64 {
-        u64::try_from(self.asked.len()).unwrap_or(u64::MAX)
+        let asked = u64::try_from(self.asked.len()).unwrap_or(u64::MAX);
+        asked.saturating_add(self.on_device)
     }
 
     /// Keeps the gauge of tickets true. Cost: a few loads.
@@ -132,7 +159,8 @@ impl<S: Stream> Conn<S> {
 
     /// Requests received and not answered.
     pub(super) fn in_flight(&self) -> usize {
-        self.asked.len() + self.waiting.len()
+        let on_device = usize::try_from(self.on_device).unwrap_or(usize::MAX);
+        (self.asked.len() + self.waiting.len()).saturating_add(on_device)
     }
 
     /// Nothing is in flight: closing now loses nothing.
@@ -167,16 +195,23 @@ impl<S: Stream> Conn<S> {
         &mut self,
         worker: &Worker,
         plane: &Plane,
+        nic: &mut Option<Nic>,
         out: &mut impl Outside<S>,
     ) -> Turn {
-        let mut budget = limits::EVENTS_PER_TURN;
         let now = out.now();
-        let until = now.after_ns(limits::TURN_NS);
+        let mut pace = Pace {
+            now,
+            until: now.after_ns(limits::TURN_NS),
+            budget: limits::EVENTS_PER_TURN,
+        };
         if self.session.poll_timeout().is_some_and(|at| at <= now) {
             let result = self
                 .session
                 .handle_timeout(now, &worker.shared, &mut self.stream);
             self.check(result);
+        }
+        if let (Some(_), Some(nic)) = (&self.link, nic.as_mut()) {
+            return self.turn_on_device(worker, nic, out);
         }
         loop {
             self.full = false;
@@ -189,19 +224,28 @@ impl<S: Stream> Conn<S> {
                 self.replacement = Replacement::None;
                 self.admit(worker, plane, out);
             }
-            let posted = self.serve(now, until, worker, plane, out, &mut budget);
+            let posted = self.serve(&mut pace, worker, plane, nic, out);
             if self.cut && matches!(self.stage, Stage::Closing(_)) {
                 return self.ended(&StreamError::ClosedHere, worker, out);
             }
-            if budget == 0 {
+            if self.wants_link && self.session.next_work().is_none() {
+                self.wants_link = false;
+                if let Some(nic) = nic.as_mut() {
+                    self.take_seat(worker, nic);
+                    if self.link.is_some() {
+                        return self.turn_on_device(worker, nic, out);
+                    }
+                }
+            }
+            if pace.budget == 0 {
                 return Turn::More;
             }
             // What was posted goes out now, and a close shows its end.
             if !posted && self.stage == stage {
                 return Turn::Idle;
             }
-            if out.now() >= until && budget < limits::EVENTS_PER_TURN {
-                budget = 0;
+            if out.now() >= pace.until && pace.budget < limits::EVENTS_PER_TURN {
+                pace.budget = 0;
             }
         }
     }
@@ -210,30 +254,36 @@ impl<S: Stream> Conn<S> {
     /// has something new to send.
     fn serve(
         &mut self,
-        now: Time,
-        until: Time,
+        pace: &mut Pace,
         worker: &Worker,
         plane: &Plane,
+        nic: &mut Option<Nic>,
         out: &mut impl Outside<S>,
-        budget: &mut u32,
     ) -> bool {
         let mut posted = false;
         loop {
             posted |= self.post(worker, out);
-            if *budget < limits::EVENTS_PER_TURN && out.now() >= until {
-                *budget = 0;
-            }
-            if *budget == 0 {
+            // The HELLO is answered: what comes now may be for the device.
+            if self.wants_link {
                 return posted;
             }
-            if !self.full && self.session.ready() && self.take_waiting(now, worker, plane, out) {
-                *budget -= 1;
+            if pace.budget < limits::EVENTS_PER_TURN && out.now() >= pace.until {
+                pace.budget = 0;
+            }
+            if pace.budget == 0 {
+                return posted;
+            }
+            if !self.full
+                && self.session.ready()
+                && self.take_waiting(pace.now, worker, plane, nic, out)
+            {
+                pace.budget -= 1;
                 continue;
             }
             let Some(event) = self.stream.next_event() else {
                 return posted;
             };
-            *budget -= 1;
+            pace.budget -= 1;
             match event {
                 Event::Received { slot, len, .. } => self.waiting.push_back((slot, len.0)),
                 Event::Done { id, outcome } => {
@@ -241,11 +291,100 @@ impl<S: Stream> Conn<S> {
                         self.pins -= 1;
                         worker.metrics.pins.sub(1);
                     }
-                    let result = self.session.handle_done(now, &worker.shared, id, outcome);
+                    let result = self
+                        .session
+                        .handle_done(pace.now, &worker.shared, id, outcome);
                     self.check(result);
                 }
                 // KBTP has no such message towards the target.
                 Event::Immediate { .. } => self.close(EndReason::Protocol, CloseReason::Abort),
+            }
+        }
+    }
+
+    /// Gives the session a place on the device, if it is one for chains.
+    fn take_seat(&mut self, worker: &Worker, nic: &mut Nic) {
+        if self.stream.capabilities().outbound_reads == 0 {
+            return;
+        }
+        let waiting = self.waiting.iter().map(|(slot, _)| *slot);
+        let (shared, stag) = (&worker.shared, self.pool_stag);
+        match nic.open(shared, &self.session, stag, waiting) {
+            Ok(Some(link)) => {
+                self.link = Some(link);
+                self.waiting.clear();
+                worker.metrics.chains.sessions.add(1);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(peer = %self.peer, %error, "a session has no place on the device: software serves it");
+            }
+        }
+    }
+
+    /// One turn of a session that chains serve.
+    fn turn_on_device(
+        &mut self,
+        worker: &Worker,
+        nic: &mut Nic,
+        out: &mut impl Outside<S>,
+    ) -> Turn {
+        let until = out.now().after_ns(limits::TURN_NS);
+        loop {
+            let now = out.now();
+            let Some(link) = &mut self.link else {
+                return Turn::Idle;
+            };
+            let id = link.id;
+            if worker.shared.is_draining() && !nic.is_draining() {
+                // Whoever asks now is told so.
+                let drained = nic
+                    .drain()
+                    .map_err(|_| SessionEnd::Local("the device refused"));
+                self.checked(worker, drained.map(|()| true));
+            }
+            let Some(link) = &mut self.link else {
+                return Turn::Idle;
+            };
+            if let Some(Err(error)) = self.early.take() {
+                return self.ended(&error, worker, out);
+            }
+            let carried = nic.carry(link, &mut self.stream, now);
+            if let Some(error) = link.take_end() {
+                return self.ended(&error, worker, out);
+            }
+            if self.cut && matches!(self.stage, Stage::Closing(_)) {
+                return self.ended(&StreamError::ClosedHere, worker, out);
+            }
+            let mut moved = self.checked(worker, carried);
+            moved |= nic.run();
+            let (shared, counts) = (&worker.shared, &worker.metrics.chains);
+            let done = nic.work(id, &mut self.session, now, shared, counts);
+            moved |= self.checked(worker, done);
+            nic.settle(&shared.pool);
+            let in_flight = nic.in_flight(id);
+            worker.metrics.in_flight.add(in_flight);
+            worker.metrics.in_flight.sub(self.on_device);
+            self.on_device = in_flight;
+            self.requests = nic.get(id).map_or(0, crate::chains::Seat::answered);
+            if !moved {
+                return Turn::Idle;
+            }
+            if now >= until {
+                return Turn::More;
+            }
+        }
+    }
+
+    /// Whether anything was done; ends the session if `result` says so.
+    fn checked(&mut self, worker: &Worker, result: Result<bool, SessionEnd>) -> bool {
+        match result {
+            Ok(done) => done,
+            Err(end) => {
+                let closing = matches!(self.stage, Stage::Closing(_));
+                self.session.end(&worker.shared, end);
+                self.check(Err(end));
+                !closing
             }
         }
     }
@@ -256,6 +395,7 @@ impl<S: Stream> Conn<S> {
         now: Time,
         worker: &Worker,
         plane: &Plane,
+        nic: &mut Option<Nic>,
         out: &mut impl Outside<S>,
     ) -> bool {
         let Some((slot, _)) = self.waiting.pop_front() else {
@@ -266,6 +406,10 @@ impl<S: Stream> Conn<S> {
             return true;
         }
         let message = self.stream.message(slot);
+        if let Some(nic) = nic {
+            // What chains have begun goes on until they have looked.
+            while !nic.may_take(message) && nic.run() {}
+        }
         if let (Stage::Open, Some(head)) = (self.stage, message.first_chunk()) {
             self.asked.push_back((Header::decode(head).request_id, now));
             worker.metrics.in_flight.add(1);
@@ -293,6 +437,7 @@ impl<S: Stream> Conn<S> {
             Ok(Admission::Answered) => {
                 if self.session.phase() == SessionPhase::Open {
                     self.stage = Stage::Open;
+                    self.wants_link = true;
                     self.begin(worker);
                     //= kbtp-p8-contiguous-partition
                     if refused.load(Ordering::Relaxed) != before {

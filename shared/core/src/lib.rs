@@ -52,9 +52,9 @@ pub use directory::{
     TenantConfig,
 };
 pub use geometry::{BlockIndex, Geometry, GeometryError};
-pub use pool::{Audit, Contents, Pool, PoolError, PoolUsage, Recovered, RecoveryReport};
+pub use pool::{Audit, Contents, Places, Pool, PoolError, PoolUsage, Recovered, RecoveryReport};
 pub use session::{
-    Admission, AuthMode, Exposer, Grant, Intake, SessionConfig, SessionEnd, SessionPhase,
+    Admission, AuthMode, ByDevice, Exposer, Grant, Intake, SessionConfig, SessionEnd, SessionPhase,
     SessionUsage, TargetSession, Work,
 };
 pub use shared::Shared;

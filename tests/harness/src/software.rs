@@ -2,7 +2,9 @@
 
 use crate::subject::{Audit, Count, Setup, Subject};
 use kbtp_agent::{AgentConfig, AgentError, Server, Shutdown, ShutdownHandle};
-use kbtp_target::{Lease, SpinPolicy, Target, TargetConfig, TenantConfig, TenantKey};
+use kbtp_target::{
+    EngineChoice, Lease, NicChoice, SpinPolicy, Target, TargetConfig, TenantConfig, TenantKey,
+};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,6 +22,21 @@ impl Software {
     /// With a pool of its own.
     pub(crate) fn start(setup: &Setup) -> Self {
         let target = Target::start(config(setup)).expect("a target starts");
+        Self {
+            target,
+            _agent: None,
+        }
+    }
+
+    /// With requests executed by chains on the model of a NIC.
+    pub(crate) fn start_with_chains(setup: &Setup) -> Self {
+        let config = TargetConfig {
+            engine: EngineChoice::Chain,
+            nic: Some(NicChoice::Model),
+            workers: None,
+            ..config(setup)
+        };
+        let target = Target::start(config).expect("a target starts");
         Self {
             target,
             _agent: None,

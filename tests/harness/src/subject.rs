@@ -139,7 +139,8 @@ pub trait Subject: fmt::Debug + Send + Sync {
 }
 
 /// Starts a target on loopback, the one that `KBTP_SUBJECT` names: `software`, which is also the default, is the
-/// software engine on iWARP and TCP with a pool of its own; `software-agent` the same with an agent's pool. It is watched:
+/// software engine on iWARP and TCP with a pool of its own; `software-agent` the same with an agent's pool; `chain` has
+/// requests executed by chains on the model of a NIC. It is watched:
 /// [`faults`](crate::faults) tells of its panics and errors.
 #[must_use]
 pub fn start(setup: &Setup) -> Box<dyn Subject> {
@@ -148,6 +149,7 @@ pub fn start(setup: &Setup) -> Box<dyn Subject> {
     match name.as_str() {
         "software" => Box::new(software::Software::start(setup)),
         "software-agent" => Box::new(software::Software::start_with_agent(setup)),
+        "chain" => Box::new(software::Software::start_with_chains(setup)),
         other => panic!("KBTP_SUBJECT = {other}: there is no such way to run a target"),
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::element::{Address, Element, Piece, Queue, Remote, Shape};
 use crate::key::Key;
-use crate::limits::{MESSAGE_CAPACITY, SCRATCH_LINE};
+use crate::limits::SCRATCH_LINE;
 use crate::memory::{Memory, Spot, scratch};
 use crate::placement::Placement;
 use crate::template::Template;
@@ -141,7 +141,7 @@ impl<'a> Builder<'a> {
         };
         match &element.shape {
             Shape::Wait(cq, number) => {
-                let cqe = Placement::cqe(self.template, *cq, n, *number);
+                let cqe = self.placement.cqe(self.template, *cq, n, *number);
                 let wait = WaitCqe {
                     cqn: self.placement.cq(*cq).cqn,
                     index: Placement::cqe_index(cqe),
@@ -352,10 +352,10 @@ impl<'a> Builder<'a> {
                 .wrapping_add(line.wrapping_mul(u64::from(SCRATCH_LINE))),
             Memory::Sink => placement
                 .sink
-                .wrapping_add(line.wrapping_mul(u64::from(MESSAGE_CAPACITY))),
+                .wrapping_add(line.wrapping_mul(u64::from(template.capacity))),
             Memory::Mailbox => placement.mailbox,
             Memory::Cqe(cq, number) => {
-                let cqe = Placement::cqe(template, cq, n, number);
+                let cqe = placement.cqe(template, cq, n, number);
                 placement.cqe_address(cq, cqe)
             }
             _ => return Err(BuildError::Address(name, spot.to_string())),

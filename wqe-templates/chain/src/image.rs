@@ -3,7 +3,7 @@
 use crate::build::{BuildError, Builder, Step};
 use crate::element::{Address, Bound, Cq, Queue, Shape};
 use crate::memory::Memory;
-use crate::placement::Placement;
+use crate::placement::{Placement, Restart};
 use crate::template::Template;
 use kbtp_mlx5::{DataSegment, Field};
 
@@ -21,8 +21,8 @@ pub struct Part {
 enum Change {
     /// The WQE's own index: basic blocks from the start of the slot.
     Index(u16),
-    /// Index of the CQE of a WAIT: which of its slot's, of how many.
-    Wait(u8, u64),
+    /// Index of the CQE of a WAIT: of which queue, which of its slot's, of how many.
+    Wait(Cq, u8, u64),
     /// End of what a `SEND_EN` enables: basic blocks from the start of this slot.
     Enable(Queue, u16),
     /// The same from the start of the next slot.
@@ -119,6 +119,11 @@ impl Images {
         &self.placement
     }
 
+    /// The loopback queue was reset.
+    pub const fn restart(&mut self, at: Restart) {
+        self.placement.restart = at;
+    }
+
     /// Slots of a lap.
     #[must_use]
     pub fn slots(&self) -> u64 {
@@ -172,8 +177,9 @@ fn apply(fix: &Fix, placement: &Placement, starts: &Starts, octets: &mut [u8]) {
             let index = Placement::index(block.wrapping_add(u64::from(offset)));
             put(octets, at, Field::INDEX, &index.0.to_be_bytes());
         }
-        Change::Wait(number, each) => {
-            let index = Placement::cqe_index(starts.cqe(number, each));
+        Change::Wait(cq, number, each) => {
+            let cqe = starts.cqe(number, each);
+            let index = Placement::cqe_index(cqe.wrapping_add(placement.skipped(cq)));
             put(octets, at, Field::WAIT_INDEX, &index.get().to_be_bytes());
         }
         Change::Enable(queue, blocks) => {
@@ -264,7 +270,7 @@ fn fixes_of(template: &Template, queue: Queue, len: usize, fixes: &mut Vec<Fix>)
     for element in template.queue(queue) {
         fix(offset, Change::Index(offset));
         match &element.shape {
-            Shape::Wait(cq, number) => fix(offset, Change::Wait(*number, each(*cq))),
+            Shape::Wait(cq, number) => fix(offset, Change::Wait(*cq, *number, each(*cq))),
             Shape::Enable(queue, Bound::NextSlot(blocks)) => {
                 fix(offset, Change::EnableNext(*queue, *blocks));
             }

@@ -46,7 +46,7 @@ pub use check::{Finding, Rule, check, check_armed, check_rows};
 pub use cost::{RequestCost, SlotCost};
 pub use image::{Images, Part};
 pub use order::{Order, Point};
-pub use placement::{CqPlace, Placement, QueuePlace};
+pub use placement::{CqPlace, Placement, QueuePlace, Restart};
 pub use predict::{Prediction, Timing};
 pub use profile::{full, load};
 pub use template::Template;

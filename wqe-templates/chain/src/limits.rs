@@ -6,8 +6,8 @@ pub const MAX_PIECES: usize = 30;
 /// Octets of a slot's scratch line: a line's octets are told apart by one octet of an address.
 pub const SCRATCH_LINE: u16 = 256;
 
-/// Octets a request may have: common header, Data Descriptor, and what is thrown away. The receive list has room for so
-/// many; a longer message is a length error of the receive.
+/// Octets a request may have if a template is not made for more: common header, Data Descriptor, and what only software looks
+/// at. The receive list has room for so many; a longer message is a length error of the receive.
 pub const MESSAGE_CAPACITY: u16 = 128;
 
 /// The most WQEs of a template: what a byte's worth of names can tell apart, and far above what any has.

@@ -28,6 +28,15 @@ pub struct CqPlace {
     pub log_size: u8,
 }
 
+/// Where the loopback queue stands beside the client's queue: both as they were made, or later in its life, after it was reset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Restart {
+    /// The slot that would lie at the start of its ring, a multiple of the slots of a lap: its basic blocks count from there.
+    pub slot: u64,
+    /// What its CQEs are ahead of those of a queue that was never reset, modulo 2^64.
+    pub cqes: u64,
+}
+
 /// A session's queues, memory and keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
@@ -45,8 +54,7 @@ pub struct Placement {
     pub worker_cq: CqPlace,
     /// Address of the first scratch line, a multiple of 256. There is one for each slot.
     pub scratch: u64,
-    /// Address of what no chain reads, only software: [`MESSAGE_CAPACITY`](crate::limits::MESSAGE_CAPACITY) octets for each
-    /// slot.
+    /// Address of what no chain reads, only software: [`Template::capacity`] octets for each slot.
     pub sink: u64,
     /// Address of four octets that the doorbell of a punt writes.
     pub mailbox: u64,
@@ -54,6 +62,8 @@ pub struct Placement {
     pub keys: [Mkey; Key::ALL.len()],
     /// What the ranges of keys depend on.
     pub sizes: Sizes,
+    /// Where the loopback queue was reset last.
+    pub restart: Restart,
 }
 
 impl Placement {
@@ -95,11 +105,15 @@ impl Placement {
         fit(Queue::Worker).min(fit(Queue::Client))
     }
 
-    /// The first basic block of slot `n`, counted from the first one ever.
+    /// The first basic block of slot `n`, counted from the first one ever, or since the queue was reset.
     #[must_use]
     pub fn block(&self, template: &Template, queue: Queue, n: u64) -> u64 {
         let slots = self.slots(template).max(1);
         let ring = 1_u64.checked_shl(u32::from(self.queue(queue).log_size));
+        let n = match queue {
+            Queue::Worker => n.wrapping_sub(self.restart.slot),
+            Queue::Client => n,
+        };
         // Neither wraps: a lap of 2^63 slots is out of reach.
         (n / slots)
             .wrapping_mul(ring.unwrap_or(0))
@@ -151,9 +165,19 @@ impl Placement {
 
     /// CQE `number` of slot `n`, counted from the first one ever.
     #[must_use]
-    pub fn cqe(template: &Template, cq: Cq, n: u64, number: u8) -> u64 {
+    pub fn cqe(&self, template: &Template, cq: Cq, n: u64, number: u8) -> u64 {
         n.wrapping_mul(template.cqes(cq) as u64)
             .wrapping_add(u64::from(number))
+            .wrapping_add(self.skipped(cq))
+    }
+
+    /// CQEs that a queue has had beside those of slots.
+    #[must_use]
+    pub const fn skipped(&self, cq: Cq) -> u64 {
+        match cq {
+            Cq::Worker => self.restart.cqes,
+            Cq::Receive | Cq::Client => 0,
+        }
     }
 
     /// The index of a CQE.

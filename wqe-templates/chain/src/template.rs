@@ -37,6 +37,8 @@ pub struct Template {
     pub client: Vec<Element>,
     /// Where a request's octets go.
     pub receive: Vec<Piece>,
+    /// Octets that a request may have: what the receive list holds.
+    pub capacity: u32,
     /// Basic blocks of a slot of the loopback queue pair: those of its WQEs, and NOPs behind them.
     pub worker_stride: u16,
     /// The same of the client's queue pair.
@@ -46,6 +48,18 @@ pub struct Template {
 }
 
 impl Template {
+    /// The same for requests of up to so many octets, inline data included: what follows header and descriptor lies in the sink,
+    /// for software. Never less than before.
+    #[must_use]
+    pub fn with_capacity(mut self, octets: u32) -> Self {
+        let more = octets.saturating_sub(self.capacity);
+        if let Some(sink) = self.receive.last_mut() {
+            sink.spot.len = sink.spot.len.saturating_add(more);
+            self.capacity = self.capacity.saturating_add(more);
+        }
+        self
+    }
+
     /// The WQEs of a queue, in order.
     #[must_use]
     pub fn queue(&self, queue: Queue) -> &[Element] {

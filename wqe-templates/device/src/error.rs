@@ -25,6 +25,9 @@ pub enum SetUpError<E: core::error::Error + 'static> {
     /// The template does not become octets.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// A request came while a loopback queue was started again: what it asked for may be spoilt.
+    #[error("a request came while a loopback queue was started again")]
+    Raced,
     /// A size is out of bounds.
     #[error("{what}: {value} is out of bounds")]
     Size {

@@ -16,6 +16,7 @@ pub mod limits;
 mod master;
 mod session;
 mod slot;
+mod software;
 mod tables;
 mod target;
 
@@ -28,5 +29,6 @@ pub use error::SetUpError;
 pub use master::Master;
 pub use session::{Session, SessionPlan};
 pub use slot::{Answer, SlotRequest};
-pub use tables::{Records, Tables};
+pub use software::{Allocation, Standing};
+pub use tables::{Records, Served, Tables};
 pub use target::{PoolPlace, Profile, Target};

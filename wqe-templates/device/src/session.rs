@@ -13,9 +13,9 @@ use crate::{
 };
 use kbtp_chain::element::{Bound, Cq, Queue};
 use kbtp_chain::key::{DUMMY_AT, Key, Sizes, VIEW_STRIDE};
-use kbtp_chain::limits::{MESSAGE_CAPACITY, SCRATCH_LINE};
+use kbtp_chain::limits::SCRATCH_LINE;
 use kbtp_chain::memory::{Memory, Spot};
-use kbtp_chain::{Builder, CqPlace, Images, Placement, QueuePlace, Template};
+use kbtp_chain::{Builder, CqPlace, Images, Placement, QueuePlace, Restart, Template};
 use kbtp_memory::{PageOptions, Region};
 use kbtp_mlx5::limits::BASIC_BLOCK;
 use kbtp_mlx5::{AccessRights, Cqe, Cqn, DataSegment, Klm, Mkey, QpDoorbell, Qpn, encode_receive};
@@ -43,10 +43,14 @@ pub struct Session {
     pub(crate) images: Images,
     pub(crate) region: Region,
     layout: MemoryLayout,
-    receive_cqes: Region,
-    worker: Qpn,
-    client: Qpn,
+    /// All three completion queues.
+    pub(crate) cqes: Region,
+    pub(crate) worker: Qpn,
+    pub(crate) client: Qpn,
     cqns: [Cqn; 3],
+    receive_cq: CqReader,
+    /// Requests that came.
+    received: u64,
     client_cq: CqReader,
     /// Sends of the client's queue pair that succeeded.
     client_cqes: u64,
@@ -56,7 +60,8 @@ pub struct Session {
     /// The first slot that was armed.
     first: u64,
     pub(crate) armed: u64,
-    bells: u16,
+    pub(crate) bells: u16,
+    pub(crate) restarting: Option<Box<crate::software::Restarting>>,
 }
 
 /// Where things lie in a session's memory. What the session's own keys cover comes first.
@@ -78,13 +83,13 @@ struct MemoryLayout {
 }
 
 impl MemoryLayout {
-    fn new() -> Self {
+    fn new(capacity: u32) -> Self {
         let slots = 1 << LOG_RECEIVE;
         let block = BASIC_BLOCK as u64;
         let client_ring = block << LOG_WORKER;
         let scratch = client_ring + (block << LOG_CLIENT);
         let sink = scratch + u64::from(SCRATCH_LINE) * slots;
-        let mailbox = sink + u64::from(MESSAGE_CAPACITY) * slots;
+        let mailbox = sink + u64::from(capacity) * slots;
         let keyed = mailbox + 64;
         let dummy = keyed;
         let pad = dummy + 64;
@@ -110,7 +115,7 @@ impl MemoryLayout {
 }
 
 /// Octets of each completion queue.
-const CQ_LEN: u64 = (Cqe::LEN as u64) << LOG_CQ;
+pub(crate) const CQ_LEN: u64 = (Cqe::LEN as u64) << LOG_CQ;
 
 struct Queues {
     places: [CqPlace; 3],
@@ -129,7 +134,7 @@ impl Session {
         profile: &Profile,
         plan: &SessionPlan,
     ) -> Result<Self, SetUpError<D::Error>> {
-        let layout = MemoryLayout::new();
+        let layout = MemoryLayout::new(profile.template.capacity);
         let region = Region::anonymous(layout.len, &PageOptions::default())?;
         let rights = AccessRights::REMOTE_READ
             .with(AccessRights::REMOTE_WRITE)
@@ -174,8 +179,10 @@ impl Session {
             worker,
             client,
             cqns: [receive_cq.cqn, client_cq.cqn, worker_cq.cqn],
+            receive_cq: CqReader::new(queues.region.clone(), 0, LOG_CQ, None),
+            received: 0,
             client_cq: CqReader::new(queues.region.clone(), CQ_LEN, LOG_CQ, None),
-            receive_cqes: queues.region,
+            cqes: queues.region,
             client_cqes: 0,
             client_failed: false,
             keys: made,
@@ -183,6 +190,7 @@ impl Session {
             first: 0,
             armed: 0,
             bells: 1 << LOG_BELLS,
+            restarting: None,
         };
         session.post_bells()?;
         device
@@ -200,7 +208,7 @@ impl Session {
         self.write_bells()
     }
 
-    fn write_bells<E: core::error::Error + 'static>(&self) -> Result<(), SetUpError<E>> {
+    pub(crate) fn write_bells<E: core::error::Error + 'static>(&self) -> Result<(), SetUpError<E>> {
         let record = QpDoorbell {
             receive: self.bells,
             send: kbtp_mlx5::WqeIndex(0),
@@ -249,7 +257,7 @@ impl Session {
     /// The memory of the completion queues.
     #[must_use]
     pub const fn cqe_memory(&self) -> &Region {
-        &self.receive_cqes
+        &self.cqes
     }
 
     /// Where in [`memory`](Self::memory) the counter lies that absorbs what needs no ticket.
@@ -276,8 +284,12 @@ impl Session {
     pub fn starting_at(mut self, n: u64) -> Self {
         self.first = n;
         self.armed = n;
-        let cqes = Placement::cqe(self.template(), Cq::Client, n, 0);
+        let (template, placement) = (self.template(), self.placement());
+        let cqes = placement.cqe(template, Cq::Client, n, 0);
+        let requests = placement.cqe(template, Cq::Receive, n, 0);
         self.client_cq = self.client_cq.from(cqes);
+        self.receive_cq = self.receive_cq.from(requests);
+        self.received = n;
         self
     }
 
@@ -299,13 +311,27 @@ impl Session {
     /// # Errors
     /// [`SetUpError`]; it was checked when the session was made that there is none.
     pub fn arm_free<D: Device>(&mut self, device: &mut D) -> Result<u64, SetUpError<D::Error>> {
+        self.arm_free_as(device, |_| None)
+    }
+
+    /// The same; `headers` says for each slot under which key it looks up its request's header, if not the one that knows all
+    /// requests of the profile ([`Target::headers`]).
+    ///
+    /// # Errors
+    /// [`SetUpError`]; it was checked when the session was made that there is none.
+    pub fn arm_free_as<D: Device>(
+        &mut self,
+        device: &mut D,
+        mut headers: impl FnMut(u64) -> Option<Mkey>,
+    ) -> Result<u64, SetUpError<D::Error>> {
         let end = self.completed().saturating_add(self.credits());
         if self.client_failed {
             return Ok(0);
         }
         let mut count = 0;
         while self.armed < end {
-            self.arm_next(device)?;
+            let headers = headers(self.armed);
+            self.arm_next(device, headers)?;
             count += 1;
         }
         if count > 0 {
@@ -315,7 +341,11 @@ impl Session {
     }
 
     /// Writes the next slot; its receive WQE is not posted yet.
-    fn arm_next<D: Device>(&mut self, device: &mut D) -> Result<(), SetUpError<D::Error>> {
+    fn arm_next<D: Device>(
+        &mut self,
+        device: &mut D,
+        headers: Option<Mkey>,
+    ) -> Result<(), SetUpError<D::Error>> {
         let n = self.armed;
         if let Some((parts, receive)) = self.images.arm(n) {
             for part in parts {
@@ -328,6 +358,9 @@ impl Session {
             })?;
             let at = (n % (1 << LOG_RECEIVE)) << LOG_RECEIVE_STRIDE;
             self.region.write(self.layout.receives + at, &stride)?;
+        }
+        if let Some(headers) = headers {
+            self.set_headers(n, headers)?;
         }
         self.armed = n.wrapping_add(1);
         // The device may not see the receive WQE before the slot.
@@ -356,12 +389,20 @@ impl Session {
         device: &mut D,
         master: &mut Master,
     ) -> Result<bool, SetUpError<D::Error>> {
-        let head = self.template().worker.iter();
-        let head = head.take(usize::from(self.template().head));
+        self.start_at(device, master, self.first)
+    }
+
+    /// Lets the loopback queue wait for the request of slot `n`.
+    pub(crate) fn start_at<D: Device>(
+        &self,
+        device: &mut D,
+        master: &mut Master,
+        n: u64,
+    ) -> Result<bool, SetUpError<D::Error>> {
+        let template = self.template();
+        let head = template.worker.iter().take(usize::from(template.head));
         let blocks: u16 = head.map(kbtp_chain::element::Element::basic_blocks).sum();
-        let start = self
-            .placement()
-            .block(self.template(), Queue::Worker, self.first);
+        let start = self.placement().block(template, Queue::Worker, n);
         let end = start.wrapping_add(u64::from(blocks));
         master.enable(device, self.worker, Placement::index(end))
     }
@@ -378,6 +419,16 @@ impl Session {
         self.first.saturating_add(self.client_cqes / each)
     }
 
+    /// Requests that came since the start; reads CQEs. The slots from [`completed`](Self::completed) on have one each.
+    pub fn received(&mut self) -> u64 {
+        while let Some(cqe) = self.receive_cq.next() {
+            if let Cqe::Completed(_) = cqe {
+                self.received = self.received.wrapping_add(1);
+            }
+        }
+        self.received
+    }
+
     /// Whether a send of the client's queue pair failed: the session is over.
     #[must_use]
     pub const fn client_failed(&self) -> bool {
@@ -388,7 +439,7 @@ impl Session {
     pub(crate) fn received_len(&self, n: u64) -> Option<u32> {
         let place = (n % (1 << LOG_CQ)) * Cqe::LEN as u64;
         let mut octets = [0; Cqe::LEN];
-        self.receive_cqes.read(place, &mut octets).ok()?;
+        self.cqes.read(place, &mut octets).ok()?;
         match Cqe::decode(&octets).ok()? {
             Cqe::Completed(cqe) => Some(cqe.byte_count),
             Cqe::Failed(_) => None,
@@ -489,6 +540,7 @@ fn place(
         mailbox: RINGS_START + layout.mailbox,
         keys,
         sizes,
+        restart: Restart::default(),
     }
 }
 
@@ -731,7 +783,7 @@ impl<D: Device> Keys<'_, D> {
 }
 
 /// The end of what a `SEND_EN` of a template enables, if it has one of this name.
-fn bound_of(template: &Template, name: &str) -> Option<Bound> {
+pub(crate) fn bound_of(template: &Template, name: &str) -> Option<Bound> {
     let found = template.enables().find(|(one, ..)| *one == name);
     found.map(|(_, _, bound)| bound)
 }

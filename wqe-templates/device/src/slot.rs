@@ -2,7 +2,6 @@
 
 use crate::Session;
 use kbtp_chain::element::Name;
-use kbtp_chain::limits::MESSAGE_CAPACITY;
 use kbtp_chain::memory::{Memory, Spot, scratch};
 use kbtp_chain::{BuildError, Builder};
 use kbtp_memory::AccessError;
@@ -11,19 +10,21 @@ use kbtp_mlx5::{Field, Opcode};
 use kbtp_wire::{BlockOffset, ByteLen, Generation, Status};
 
 /// A request that a slot holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SlotRequest {
-    octets: [u8; MESSAGE_CAPACITY as usize],
-    len: usize,
+    octets: Vec<u8>,
 }
 
 impl SlotRequest {
-    /// Its octets, but for Status (octets 22 to 24), which nobody keeps: zeros stand there.
+    /// Its octets.
     #[must_use]
     pub fn as_octets(&self) -> &[u8] {
-        self.octets.get(..self.len).unwrap_or(&self.octets)
+        &self.octets
     }
 }
+
+/// CQEs of a slot's loopback queue after which the predicate word has been compared.
+const COMPARED: u8 = 2;
 
 /// What software lets a slot answer: data if there is any, then a COMPLETION.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,45 +45,74 @@ pub struct Answer {
 
 impl Session {
     /// Where some octets of slot `n` lie in the session's memory.
-    fn spot(&self, n: u64, spot: Spot) -> Result<u64, BuildError> {
+    pub(crate) fn spot(&self, n: u64, spot: Spot) -> Result<u64, BuildError> {
         let (template, placement) = (self.template(), self.placement());
         Builder::locate(template, placement, n, spot, "slot").map(Self::offset)
     }
 
-    fn get<const N: usize>(&self, n: u64, spot: Spot) -> Option<[u8; N]> {
+    pub(crate) fn get<const N: usize>(&self, n: u64, spot: Spot) -> Option<[u8; N]> {
         let mut octets = [0; N];
         let at = self.spot(n, spot).ok()?;
         self.region.read(at, &mut octets).ok()?;
         Some(octets)
     }
 
-    fn put(&self, n: u64, spot: Spot, octets: &[u8]) -> Result<(), AccessError> {
+    pub(crate) fn put(&self, n: u64, spot: Spot, octets: &[u8]) -> Result<(), AccessError> {
         // Every spot written here is one of a template: it has an address.
         let at = self.spot(n, spot).unwrap_or(u64::MAX);
         self.region.write(at, octets)
     }
 
-    /// The request of slot `n`, which rang; `None` if none came or it is too long.
+    /// The request of slot `n`; `None` if none came or it is too long.
     #[must_use]
     pub fn request(&self, n: u64) -> Option<SlotRequest> {
-        let len = usize::try_from(self.received_len(n)?).ok()?;
-        let mut octets = [0; MESSAGE_CAPACITY as usize];
-        let mut at = 0_usize;
-        for piece in &self.template().receive {
-            let size = usize::try_from(piece.spot.len).ok()?;
-            let to = octets.get_mut(at..at.checked_add(size)?)?;
-            let from = self.spot(n, piece.spot).ok()?;
-            self.region.read(from, to).ok()?;
-            at = at.checked_add(size)?;
+        let mut request = SlotRequest::default();
+        self.read_request(n, &mut request).then_some(request)
+    }
+
+    /// The same into one that is there already: no allocation once it has held one as long. Returns whether there was a request.
+    pub fn read_request(&self, n: u64, request: &mut SlotRequest) -> bool {
+        let octets = &mut request.octets;
+        octets.clear();
+        let read = self.read_pieces(n, octets);
+        if read.is_none() {
+            octets.clear();
         }
-        octets.get_mut(22..24)?.fill(0);
+        read.is_some()
+    }
+
+    fn read_pieces(&self, n: u64, octets: &mut Vec<u8>) -> Option<()> {
+        let len = usize::try_from(self.received_len(n)?).ok()?;
+        for piece in &self.template().receive {
+            let at = octets.len();
+            let left = len.saturating_sub(at);
+            let size = usize::try_from(piece.spot.len).ok()?.min(left);
+            octets.resize(at.checked_add(size)?, 0);
+            let from = self.spot(n, piece.spot).ok()?;
+            self.region.read(from, octets.get_mut(at..)?).ok()?;
+        }
+        (octets.len() == len).then_some(())?;
         // The comparisons clear the Length where they hold; the first one's reply has it as it came.
-        let word: [u8; 8] = self.get(n, Spot::new(Memory::Scratch, scratch::REPLY, 8))?;
-        let [a, b, c, .., top] = word;
-        octets.get_mut(36..40)?.copy_from_slice(&[top, a, b, c]);
-        (len <= octets.len()).then_some(())?;
-        octets.get_mut(len..)?.fill(0);
-        Some(SlotRequest { octets, len })
+        if self.standing(n).done >= COMPARED
+            && let Some(length) = octets.get_mut(36..40)
+        {
+            let word: [u8; 8] = self.get(n, Spot::new(Memory::Scratch, scratch::REPLY, 8))?;
+            let [a, b, c, .., top] = word;
+            length.copy_from_slice(&[top, a, b, c]);
+        }
+        Some(())
+    }
+
+    /// Writes a request's octets where its receive WQE scattered them.
+    pub(crate) fn write_request(&self, n: u64, request: &SlotRequest) -> Result<(), AccessError> {
+        let mut rest = request.as_octets();
+        for piece in &self.template().receive {
+            let size = usize::try_from(piece.spot.len).unwrap_or(usize::MAX);
+            let (now, then) = rest.split_at_checked(size).unwrap_or((rest, &[]));
+            self.put(n, piece.spot, now)?;
+            rest = then;
+        }
+        Ok(())
     }
 
     /// The block that slot `n` was to fill: where its READ of the client's data places it. Of a slot that ended in an error

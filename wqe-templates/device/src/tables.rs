@@ -20,6 +20,7 @@ const PAGE: u64 = 1 << LOG_PAGE;
 const ROW: u16 = 16;
 
 /// A piece of a region to be filled from its start.
+#[derive(Debug)]
 pub(crate) struct Area {
     pub(crate) region: Region,
     pub(crate) memory: MemoryId,
@@ -130,9 +131,50 @@ impl View {
     }
 }
 
+/// Which requests chains serve, as bits; software all others. Of whole blocks, always.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Served(u8);
+
+impl Served {
+    /// LOAD.
+    pub const LOAD: Self = Self(1);
+    /// STORE.
+    pub const STORE: Self = Self(2);
+    /// `ALLOC_STORE`.
+    pub const ALLOC_STORE: Self = Self(4);
+    /// FREE.
+    pub const FREE: Self = Self(8);
+    /// All that a profile knows.
+    pub const ALL: Self = Self(15);
+    /// Nothing: software serves everything.
+    pub const NOTHING: Self = Self(0);
+
+    /// The same but these.
+    #[must_use]
+    pub const fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
+    const fn has(self, opcode: u8) -> bool {
+        use kbtp_wire::Opcode as Request;
+        let bit = match Request::from_wire(opcode) {
+            Some(Request::Load) => Self::LOAD,
+            Some(Request::Store) => Self::STORE,
+            Some(Request::AllocStore) => Self::ALLOC_STORE,
+            Some(Request::Free) => Self::FREE,
+            _ => return false,
+        };
+        self.0 & bit.0 != 0
+    }
+}
+
 /// Keys to tables that all profiles and pools share.
 #[derive(Debug)]
 pub struct Tables {
+    area: Area,
+    domain: Domain,
+    /// Where the page of each opcode that chains know lies.
+    pages: Vec<(u16, u64)>,
     pub(crate) header: Mkey,
     pub(crate) generation: Mkey,
     pub(crate) next_generation: Mkey,
@@ -185,7 +227,12 @@ impl Tables {
         let completed_at = next_at + 2 * row_octets;
         let len = completed_at + 2 * VIEW_STRIDE;
         let area = Area::create(device, domain, rights(), len)?;
-        let header = header_key(device, domain, &area, &pages)?;
+        let mut places = Vec::with_capacity(pages.len());
+        for ((row, page), at) in pages.iter().zip((0..).step_by(1 << LOG_PAGE)) {
+            area.region.write(at, page)?;
+            places.push((*row, at));
+        }
+        let header = header_key(device, domain, &area, &places, Served::ALL)?;
         for number in 0..=u16::MAX {
             let generation = Generation::new(number);
             let at = u64::from(number) * u64::from(ROW);
@@ -215,7 +262,22 @@ impl Tables {
             generation: view(rows, generation_at).create(device, "Generations")?,
             next_generation: view(2 * rows, next_at).create(device, "next Generations")?,
             completed: create(device, "CQEs of success", &completed)?,
+            area,
+            domain,
+            pages: places,
         })
+    }
+
+    /// Another key for headers, for slots that serve less.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub(crate) fn headers<D: Device>(
+        &self,
+        device: &mut D,
+        served: Served,
+    ) -> Result<Mkey, SetUpError<D::Error>> {
+        header_key(device, self.domain, &self.area, &self.pages, served)
     }
 }
 
@@ -223,7 +285,8 @@ fn header_key<D: Device>(
     device: &mut D,
     domain: Domain,
     area: &Area,
-    pages: &[(u16, Vec<u8>)],
+    pages: &[(u16, u64)],
+    served: Served,
 ) -> Result<Mkey, SetUpError<D::Error>> {
     let mut entries = vec![
         KsmEntry {
@@ -232,10 +295,12 @@ fn header_key<D: Device>(
         };
         1 << 16
     ];
-    for ((row, page), at) in pages.iter().zip((0..).step_by(1 << LOG_PAGE)) {
-        area.region.write(at, page)?;
-        if let Some(entry) = entries.get_mut(usize::from(*row)) {
-            entry.address = at;
+    for (row, at) in pages {
+        let [_, opcode] = row.to_be_bytes();
+        if let Some(entry) = entries.get_mut(usize::from(*row))
+            && served.has(opcode)
+        {
+            entry.address = *at;
         }
     }
     let layout = Layout::Equal {
@@ -256,10 +321,33 @@ pub struct Records {
     pub(crate) received: Mkey,
 }
 
+/// The rows of messages of up to 255 octets, then those of longer ones.
+fn with_long<D: Device>(
+    device: &mut D,
+    domain: Domain,
+    short: Mkey,
+    long: Mkey,
+    capacity: u32,
+) -> Result<Mkey, SetUpError<D::Error>> {
+    let piece = |mkey| KsmEntry { mkey, address: 0 };
+    let more = usize::try_from(capacity >> 8).unwrap_or(0);
+    let mut entries = vec![piece(short)];
+    entries.extend(std::iter::repeat_n(piece(long), more));
+    let layout = Layout::Equal {
+        log_size: LOG_LONG,
+        entries: &entries,
+    };
+    let len = (entries.len() as u64) << LOG_LONG;
+    let attributes = KeyAttributes::new(domain, rights(), 0, len, layout);
+    create(device, "messages", &attributes)
+}
+
 /// Rows of the table of received CQEs: four last octets, 256 low octets of a byte count.
 const RECEIVED_ROWS: u64 = 4 * 256;
 /// Octets of one: a key.
 const RECEIVED_ROW: u16 = 4;
+/// Log2 of the address space of the messages whose length has the same high octets.
+const LOG_LONG: u8 = 24;
 
 impl Records {
     /// Makes and fills them: some 6 MiB. `ring` gives the keys of the ring that records name.
@@ -274,7 +362,8 @@ impl Records {
     ) -> Result<Self, SetUpError<D::Error>> {
         let punt_at = 2 * RECORDS_LEN;
         let received_at = punt_at + VIEW_STRIDE;
-        let len = received_at + RECEIVED_ROWS * u64::from(RECEIVED_ROW);
+        let punt_key_at = received_at + RECEIVED_ROWS * u64::from(RECEIVED_ROW);
+        let len = punt_key_at + VIEW_STRIDE;
         let area = Area::create(device, domain, rights(), len)?;
         // There are few different ones.
         let mut made: Vec<(Option<Action>, Vec<u8>)> = Vec::new();
@@ -328,11 +417,17 @@ impl Records {
         let (start, _) = range(Key::Received);
         let (stride, len) = (RECEIVED_ROW, RECEIVED_ROW);
         let received = view(start, RECEIVED_ROWS, received_at, stride, len);
+        let received = received.create(device, "received CQEs")?;
+        // Wherever one looks, software: for messages whose length has more than one octet.
+        area.region.write(punt_key_at, &punt.0.to_be_bytes())?;
+        let rows = (1 << LOG_LONG) / VIEW_STRIDE;
+        let long = view(0, rows, punt_key_at, 0, whole).create(device, "long messages")?;
+        let received = with_long(device, domain, received, long, template.capacity)?;
         Ok(Self {
             with_data,
             without,
             punt,
-            received: received.create(device, "received CQEs")?,
+            received,
         })
     }
 }

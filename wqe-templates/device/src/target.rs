@@ -178,6 +178,19 @@ impl Target {
         Ok(Profile { template, records })
     }
 
+    /// A key to the headers of the requests that chains shall serve, for [`Session::arm_free_as`](crate::Session::arm_free_as).
+    /// Cost: memory of the device; made once for each set.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub fn headers<D: Device>(
+        &self,
+        device: &mut D,
+        served: crate::Served,
+    ) -> Result<Mkey, SetUpError<D::Error>> {
+        self.tables.headers(device, served)
+    }
+
     /// The protection domain of queue pairs that clients are connected to: keys that a client may be given (direct modes)
     /// belong to it.
     #[must_use]

@@ -38,6 +38,6 @@ pub use hazards::{Fetch, Hazards, Reply, Sampling, Schedule};
 pub use memory::Extent;
 pub use model::{Model, QpFailure};
 pub use outside::{Kind, Outgoing, OutgoingWork};
-pub use stream::StreamConnection;
+pub use stream::{OverStream, StreamConnection, StreamLink};
 pub use trace::{Deed, TraceEntry, WqeStep};
 pub use word::{apply, masked_add};

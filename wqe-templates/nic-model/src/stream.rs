@@ -15,8 +15,8 @@ use crate::model::Model;
 use crate::outside::{Kind, Outgoing, OutgoingWork};
 use kbtp_device::MemoryId;
 use kbtp_fabric::{
-    Event, LocalBuffer, PostError, ReceiveSlot, RemoteBuffer, Stream, Time, WorkId, WorkOutcome,
-    WorkRequest,
+    Event, LocalBuffer, PostError, ReceiveSlot, RemoteBuffer, Stream, StreamError, Time, WorkId,
+    WorkOutcome, WorkRequest,
 };
 use kbtp_mlx5::{Atomic, RemoteAddress, Syndrome};
 use kbtp_wire::{ByteLen, Stag, TaggedOffset};
@@ -30,33 +30,44 @@ struct Registered {
     base: TaggedOffset,
 }
 
-/// A stream, and which memory it knows.
-#[derive(Debug)]
-pub struct StreamConnection<S> {
-    stream: S,
+/// What a queue pair's connection keeps beside its stream: which memory the stream knows, messages that wait, answers.
+#[derive(Debug, Default)]
+pub struct StreamLink {
     registered: Vec<Registered>,
     held: VecDeque<(ReceiveSlot, Kind)>,
     answers: VecDeque<FromPeer>,
-    ended: bool,
+    received: u64,
+    sent: u64,
+    ended: Option<StreamError>,
+}
+
+/// A link with its stream.
+#[derive(Debug)]
+pub struct OverStream<'a, S> {
+    link: &'a mut StreamLink,
+    stream: &'a mut S,
+}
+
+/// A stream with its link.
+#[derive(Debug)]
+pub struct StreamConnection<S> {
+    stream: S,
+    link: StreamLink,
 }
 
 impl<S: Stream> StreamConnection<S> {
     /// Over an established stream.
     #[must_use]
-    pub const fn new(stream: S) -> Self {
+    pub fn new(stream: S) -> Self {
         Self {
             stream,
-            registered: Vec::new(),
-            held: VecDeque::new(),
-            answers: VecDeque::new(),
-            ended: false,
+            link: StreamLink::default(),
         }
     }
 
-    /// Says that a region which the model knows as `memory` is registered with the stream: whole, its first octet at Tagged
-    /// Offset `base`. A pool is, with the right to place Reads in it and none for the peer.
+    /// As [`StreamLink::add`].
     pub fn add(&mut self, memory: MemoryId, stag: Stag, base: TaggedOffset) {
-        self.registered.push(Registered { memory, stag, base });
+        self.link.add(memory, stag, base);
     }
 
     /// The stream.
@@ -73,6 +84,52 @@ impl<S: Stream> StreamConnection<S> {
     /// The stream again; messages that no receive WQE took are in it.
     pub fn into_stream(self) -> S {
         self.stream
+    }
+
+    fn over(&mut self) -> OverStream<'_, S> {
+        self.link.over(&mut self.stream)
+    }
+}
+
+impl StreamLink {
+    /// Says that a region which the model knows as `memory` is registered with the stream: whole, its first octet at Tagged
+    /// Offset `base`. A pool is, with the right to place Reads in it and none for the peer.
+    pub fn add(&mut self, memory: MemoryId, stag: Stag, base: TaggedOffset) {
+        self.registered.push(Registered { memory, stag, base });
+    }
+
+    /// With its stream: what [`exchange`](crate::exchange) takes.
+    pub const fn over<'a, S>(&'a mut self, stream: &'a mut S) -> OverStream<'a, S> {
+        OverStream { link: self, stream }
+    }
+
+    /// Takes over a message that was received before the queue pair was connected.
+    pub fn adopt(&mut self, slot: ReceiveSlot) {
+        self.received = self.received.wrapping_add(1);
+        self.held.push_back((slot, Kind::Send));
+    }
+
+    /// The oldest message that no receive WQE has taken.
+    #[must_use]
+    pub fn oldest(&self) -> Option<ReceiveSlot> {
+        self.held.front().map(|(slot, _)| *slot)
+    }
+
+    /// Messages received for which none was sent.
+    #[must_use]
+    pub const fn outstanding(&self) -> u64 {
+        self.received.saturating_sub(self.sent)
+    }
+
+    /// Whether the stream has ended.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    /// Why the stream ended; once.
+    pub const fn take_end(&mut self) -> Option<StreamError> {
+        self.ended.take()
     }
 
     fn local(&self, extents: &[Extent]) -> Option<LocalBuffer> {
@@ -146,6 +203,7 @@ impl<S: Stream> StreamConnection<S> {
                 slot, invalidated, ..
             } => {
                 let kind = invalidated.map_or(Kind::Send, |stag| Kind::Invalidate(stag.0));
+                self.received = self.received.wrapping_add(1);
                 self.held.push_back((slot, kind));
             }
             // No chain's client writes with immediate data.
@@ -162,47 +220,52 @@ impl<S: Stream> StreamConnection<S> {
     }
 }
 
-impl<S: Stream> Connection for StreamConnection<S> {
+impl<S: Stream> Connection for OverStream<'_, S> {
     fn post(&mut self, _model: &Model, work: Outgoing) -> Option<Outgoing> {
         let Outgoing { id, solicited, .. } = work;
-        let posted = match self.request(&work.work, solicited) {
+        let sends = matches!(work.work, OutgoingWork::Send { .. });
+        let posted = match self.link.request(&work.work, solicited) {
             Some(request) => self.stream.post(WorkId(id), &request, true),
             None => Err(PostError::Unsupported {
                 operation: "this operation",
             }),
         };
         match posted {
-            Ok(()) => None,
+            Ok(()) => {
+                self.link.sent = self.link.sent.wrapping_add(u64::from(sends));
+                None
+            }
             Err(PostError::QueueFull) => Some(work),
             Err(_) => {
                 let answer = Err(Syndrome::LOCAL_QP_OPERATION);
-                self.answers.push_back(FromPeer { id, answer });
+                self.link.answers.push_back(FromPeer { id, answer });
                 None
             }
         }
     }
 
     fn progress(&mut self, _model: &Model, now: Time) -> Result<bool, Ended> {
-        if self.ended {
+        if self.link.ended.is_some() {
             return Err(Ended);
         }
         let moved = self.stream.progress(now);
-        self.ended = moved.is_err();
+        let progress = moved.as_ref().map_or(true, |moved| *moved);
+        self.link.ended = moved.err();
         let mut events = false;
         while let Some(event) = self.stream.next_event() {
-            self.event(&event);
+            self.link.event(&event);
             events = true;
         }
         // What came before the end is taken first.
-        Ok(moved.unwrap_or(true) || events)
+        Ok(progress || events)
     }
 
     fn answer(&mut self) -> Option<FromPeer> {
-        self.answers.pop_front()
+        self.link.answers.pop_front()
     }
 
     fn message(&self) -> Option<Message<'_>> {
-        let (slot, kind) = self.held.front()?;
+        let (slot, kind) = self.link.held.front()?;
         Some(Message {
             octets: self.stream.message(*slot),
             kind: *kind,
@@ -210,8 +273,34 @@ impl<S: Stream> Connection for StreamConnection<S> {
     }
 
     fn taken(&mut self) {
-        if let Some((slot, _)) = self.held.pop_front() {
+        if let Some((slot, _)) = self.link.held.pop_front() {
             self.stream.release(slot);
         }
+    }
+}
+
+impl<S: Stream> Connection for StreamConnection<S> {
+    fn post(&mut self, model: &Model, work: Outgoing) -> Option<Outgoing> {
+        self.over().post(model, work)
+    }
+
+    fn progress(&mut self, model: &Model, now: Time) -> Result<bool, Ended> {
+        self.over().progress(model, now)
+    }
+
+    fn answer(&mut self) -> Option<FromPeer> {
+        self.link.answers.pop_front()
+    }
+
+    fn message(&self) -> Option<Message<'_>> {
+        let (slot, kind) = self.link.held.front()?;
+        Some(Message {
+            octets: self.stream.message(*slot),
+            kind: *kind,
+        })
+    }
+
+    fn taken(&mut self) {
+        self.over().taken();
     }
 }

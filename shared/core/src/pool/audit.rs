@@ -35,7 +35,8 @@ impl Pool {
         };
         let mut seen = vec![false; blocks];
         let shared = self.ring(Home::Shared).blocks().map(in_slot);
-        let waiting = self.deferred.blocks().into_iter().map(deferred);
+        let waiting = self.deferred.blocks().into_iter().chain(self.kept());
+        let waiting = waiting.map(deferred);
         // Most rows bind nothing: one word says so.
         let bound = (0..self.geometry.handles)
             .filter(|row| entry::is_valid(self.control_word(*row)))

@@ -14,6 +14,7 @@ use crate::sync::Mutex;
 use crate::{BlockIndex, Geometry};
 use kbtp_memory::{Region, crc32c};
 use kbtp_wire::{BlockOffset, Handle};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
@@ -92,6 +93,10 @@ impl Pool {
             partitions: (0..PARTITIONS_MAX).map(|_| Partition::default()).collect(),
             orphans: Mutex::new(Vec::new()),
             orphan_count: AtomicU32::new(0),
+            freed: Mutex::new(VecDeque::new()),
+            freed_count: AtomicU32::new(0),
+            by_device: AtomicBool::new(false),
+            empty: AtomicU32::new(0),
             isolate: AtomicBool::new(false),
             domains: (0..granules).map(|_| AtomicU32::new(0)).collect(),
         })

@@ -11,6 +11,7 @@ mod homes;
 #[cfg(test)]
 #[cfg(loom)]
 mod loom_tests;
+mod outside;
 mod partition;
 mod pins;
 mod records;
@@ -21,6 +22,7 @@ mod ring;
 mod tests;
 mod types;
 
+pub use outside::Places;
 pub(crate) use partition::{PartitionId, PartitionPlace};
 pub(crate) use records::{RangeRecord, RecordSlot};
 pub use types::{Audit, Contents, PoolError, PoolUsage, Recovered, RecoveryReport};
@@ -34,6 +36,7 @@ use kbtp_wire::{AtomicForm, BlockOffset, ByteLen, Generation, TableEntry, Ticket
 use partition::Partition;
 use region_words::{BlockWord, RingIn};
 use ring::{Deferred, Freed, Ring};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
@@ -74,6 +77,13 @@ pub struct Pool {
     /// Tickets whose session ended before their block came.
     orphans: Mutex<Vec<Ticket>>,
     orphan_count: AtomicU32,
+    /// Blocks that were freed and wait until no device sends them any more, and how many.
+    freed: Mutex<VecDeque<BlockIndex>>,
+    freed_count: AtomicU32,
+    /// Whether a device serves requests on this pool.
+    by_device: AtomicBool,
+    /// Bound blocks of no octets, if one does.
+    empty: AtomicU32,
     /// Whether a freed block may next go to another trust domain.
     isolate: AtomicBool,
     /// Trust domain of each granule of handles; 0: nobody's.
@@ -109,12 +119,14 @@ impl Pool {
     /// Blocks by where they are. Cost: a few loads for each partition in use.
     #[must_use]
     pub fn usage(&self) -> PoolUsage {
+        let kept = self.freed();
         let free = u32::try_from(self.ring(Home::Shared).available()).unwrap_or(0);
+        let free = free.saturating_add(kept);
         let partitioned = self.partitions.iter().map(Partition::blocks_in_use).sum();
         PoolUsage {
             blocks: self.geometry.blocks,
             free,
-            deferred: self.deferred.len(),
+            deferred: self.deferred.len().saturating_add(kept),
             partitioned,
         }
     }
@@ -189,7 +201,7 @@ impl Pool {
     }
 
     /// Moves on what waits in the shared ring: deferred frees and orphaned tickets. Cost: two loads if nothing waits.
-    pub(crate) fn settle(&self) {
+    pub fn settle(&self) {
         self.ring(Home::Shared).settle();
         if Word32::load(&self.orphan_count, Acquire) != 0 {
             self.orphans.with(|list| {
@@ -239,7 +251,7 @@ impl Pool {
             return self.put_back(block);
         }
         match pins::set_freed(self.block_word(block, BlockWord::Pins)) {
-            pins::Then::Return => self.put_back(block),
+            pins::Then::Return => self.keep_freed(block) || self.put_back(block),
             pins::Then::Keep => false,
         }
     }
@@ -258,7 +270,9 @@ impl Pool {
             Some((block, self.block_word(block, BlockWord::Pins)))
         };
         pins::pin_bound(self.entry_words(row), block_of, |block| {
-            self.put_back(block);
+            if !self.keep_freed(block) {
+                self.put_back(block);
+            }
         })
     }
 
@@ -292,7 +306,9 @@ impl Pool {
 
     /// The load that pinned the block is done with it.
     pub(crate) fn unpin(&self, block: BlockIndex) {
-        if pins::unpin(self.block_word(block, BlockWord::Pins)) == pins::Then::Return {
+        if pins::unpin(self.block_word(block, BlockWord::Pins)) == pins::Then::Return
+            && !self.keep_freed(block)
+        {
             self.put_back(block);
         }
     }
@@ -302,13 +318,17 @@ impl Pool {
         let words = self.entry_words(row);
         let before = entry::read(words).generation;
         let entry = entry::bound(before, self.geometry.offset_of(block), len, seal);
-        entry::bind(words, &entry);
+        self.note_len(None, Some(len), || entry::bind(words, &entry));
         entry
     }
 
     /// New data is in the block of a bound row.
     pub(crate) fn update(&self, row: u64, entry: &TableEntry) {
-        entry::update(self.entry_words(row), entry);
+        let words = self.entry_words(row);
+        let before = entry::read(words).data_len;
+        self.note_len(Some(before), Some(entry.data_len), || {
+            entry::update(words, entry);
+        });
     }
 
     /// Unbinds a bound row and frees its block: the new Generation, and whether a slot write is deferred.
@@ -317,7 +337,10 @@ impl Pool {
             let deferred = self.release(block);
             return (entry::unbind(self.entry_words(row)), deferred);
         }
-        let generation = entry::unbind(self.entry_words(row));
+        let words = self.entry_words(row);
+        let before = entry::read(words).data_len;
+        let mut generation = Generation::FIRST;
+        self.note_len(Some(before), None, || generation = entry::unbind(words));
         (generation, self.release(block))
     }
 
@@ -371,7 +394,7 @@ impl Pool {
             if !planted(Plant::ZeroingForgotten) {
                 self.zero(block);
             }
-            content.store(CLEAN, Release);
+            content.store(self.clean(), Release);
         }
     }
 

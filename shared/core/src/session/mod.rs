@@ -19,14 +19,15 @@ mod types;
 
 pub use kbtp_wire::AuthMode;
 pub use types::{
-    Admission, Exposer, Grant, Intake, SessionConfig, SessionEnd, SessionPhase, SessionUsage, Work,
+    Admission, ByDevice, Exposer, Grant, Intake, SessionConfig, SessionEnd, SessionPhase,
+    SessionUsage, Work,
 };
 
 use crate::plants::{Plant, planted};
 use crate::{Directory, SessionId, Shared};
 use hello::Asked;
 use kbtp_fabric::{Time, WorkId, WorkOutcome};
-use kbtp_wire::Stag;
+use kbtp_wire::{Opcode, Stag, Status};
 use open::{Context, Open};
 use outbox::{Outbox, Posted};
 use slots::Progress;
@@ -291,6 +292,44 @@ impl TargetSession {
             }
         }
         directory.close(now, shared, self.config.id, open.bound);
+    }
+
+    /// A device served a request of this session, and the completion is on its way (docs/adr/0021): counts it.
+    pub fn served(&mut self, shared: &Shared, done: ByDevice) {
+        let State::Open(open) = &mut self.state else {
+            return;
+        };
+        let stats = &shared.stats;
+        let (opcode, octets) = match done {
+            ByDevice::Load(octets) => (Opcode::Load, Some((&stats.loaded_octets, octets))),
+            ByDevice::Store(octets) => (Opcode::Store, Some((&stats.stored_octets, octets))),
+            ByDevice::AllocStore(octets) => {
+                open.bound = open.bound.saturating_add(1);
+                (Opcode::AllocStore, Some((&stats.stored_octets, octets)))
+            }
+            ByDevice::Free => {
+                open.bound = open.bound.saturating_sub(1);
+                (Opcode::Free, None)
+            }
+        };
+        stats.count(opcode.to_wire(), Status::Ok.to_wire());
+        if let Some((counter, octets)) = octets {
+            crate::stats::add(counter, octets.get());
+        }
+    }
+
+    /// Counts the session's bound handles anew, after a device ended in the middle of a request. Cost: a pass over its range.
+    pub fn recount(&mut self, shared: &Shared) {
+        if let State::Open(open) = &mut self.state {
+            let rows = open.first_row..open.first_row.saturating_add(open.rows);
+            let bound = rows.filter(|row| shared.pool.is_bound(*row)).count();
+            open.bound = u32::try_from(bound).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Ends the session because its initiator broke a rule that somebody else looks after.
+    pub fn end(&mut self, shared: &Shared, end: SessionEnd) {
+        let _noted = self.note::<()>(shared, Err(end));
     }
 
     fn alive(&self) -> Result<(), SessionEnd> {

@@ -4,7 +4,7 @@ use crate::SessionId;
 use core::ops::Range;
 use kbtp_fabric::{Access, Capabilities, LocalError, Stream, WorkId, WorkRequest};
 use kbtp_memory::Region;
-use kbtp_wire::{AuthMode, Handle, Stag, TaggedOffset};
+use kbtp_wire::{AuthMode, ByteLen, Handle, Stag, TaggedOffset};
 
 /// What a session is made with, when its stream is accepted.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +90,19 @@ pub enum SessionPhase {
     Open,
     /// Close the stream in order once [`TargetSession::next_work`](crate::TargetSession::next_work) gives nothing more.
     Closing,
+}
+
+/// What a device did for a session by itself; octets of data where there are some.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ByDevice {
+    /// A LOAD.
+    Load(ByteLen),
+    /// A STORE.
+    Store(ByteLen),
+    /// An `ALLOC_STORE`.
+    AllocStore(ByteLen),
+    /// A FREE; its block is kept by the pool.
+    Free,
 }
 
 /// Why a session must end: close the stream, take its last events, call [`TargetSession::finish`](crate::TargetSession::finish).

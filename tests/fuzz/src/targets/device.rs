@@ -2,7 +2,7 @@
 
 use kbtp_chain::key::{Key, Sizes};
 use kbtp_chain::{
-    Builder, CqPlace, Placement, QueuePlace, Step, Template, check_armed, full, load,
+    Builder, CqPlace, Placement, QueuePlace, Restart, Step, Template, check_armed, full, load,
 };
 use kbtp_mlx5::{Body, Control, Cqe, Cqn, Mkey, Qpn, Wqe, WqeBuffer};
 use kbtp_wire::{ByteLen, RingOrder};
@@ -82,6 +82,7 @@ fn placement() -> &'static Placement {
                 own_count: 32,
                 ring: RingOrder::new(5).unwrap_or_default(),
             },
+            restart: Restart::default(),
         }
     })
 }

@@ -152,7 +152,7 @@ fn wqe(
         "writes another number of CQEs",
     );
     if let (Shape::Wait(cq, number), Body::WaitCqe(wait)) = (&element.shape, wqe.body) {
-        let expected = Placement::cqe_index(Placement::cqe(template, *cq, n, *number));
+        let expected = Placement::cqe_index(placement.cqe(template, *cq, n, *number));
         let counted = wait.index == expected && wait.cqn == placement.cq(*cq).cqn;
         findings.unless(counted, Rule::R5CqesCounted, name, "waits for another CQE");
     }

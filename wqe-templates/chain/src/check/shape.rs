@@ -3,7 +3,7 @@
 use super::{Findings, Rule};
 use crate::element::{Address, Element, Piece, Queue, Shape, has_reply};
 use crate::key::{Domain, Key};
-use crate::limits::{MAX_ELEMENTS, MAX_PIECES, MESSAGE_CAPACITY};
+use crate::limits::{MAX_ELEMENTS, MAX_PIECES};
 use crate::memory::{Memory, Spot, scratch};
 use crate::record::Record;
 use crate::template::{Source, Template};
@@ -74,7 +74,7 @@ fn whole(template: &Template, findings: &mut Findings) {
         .iter()
         .map(|piece| u64::from(piece.spot.len))
         .sum();
-    let exact = received == u64::from(MESSAGE_CAPACITY);
+    let exact = received == u64::from(template.capacity);
     findings.unless(
         exact,
         rule,

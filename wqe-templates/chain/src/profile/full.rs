@@ -28,6 +28,7 @@ pub fn full(block_size: ByteLen) -> Template {
         worker,
         client: client(block_size.0),
         receive: receive_list(),
+        capacity: u32::from(crate::limits::MESSAGE_CAPACITY),
         worker_stride: 78,
         client_stride: 7,
         head: 2,

@@ -53,6 +53,7 @@ pub fn load(block_size: ByteLen) -> Template {
             ),
         ],
         receive: receive_list(),
+        capacity: u32::from(crate::limits::MESSAGE_CAPACITY),
         worker_stride: 25,
         client_stride: 4,
         head: 2,

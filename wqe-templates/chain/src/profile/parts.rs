@@ -222,7 +222,8 @@ pub(super) fn receive_list() -> Vec<Piece> {
         part("D", Field::REMOTE_ADDRESS, 0, 1),
         part("T", Field::REMOTE_ADDRESS, 0, 7),
         part("GM", Field::REMOTE_ADDRESS, 5, 2),
-        trash(2),
+        // Status: an address with one that is not zero is in nobody's range.
+        part("D", Field::REMOTE_ADDRESS, 2, 2),
         field("C1", Field::REMOTE_KEY),
         field("C1", Field::REMOTE_ADDRESS),
         part("P", Field::REMOTE_ADDRESS, 7, 1),

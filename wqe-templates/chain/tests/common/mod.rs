@@ -1,7 +1,7 @@
 //! A session somewhere in memory.
 
 use kbtp_chain::key::{Key, Sizes};
-use kbtp_chain::{CqPlace, Placement, QueuePlace};
+use kbtp_chain::{CqPlace, Placement, QueuePlace, Restart};
 use kbtp_mlx5::{Cqn, Mkey, Qpn};
 use kbtp_wire::{ByteLen, RingOrder};
 
@@ -46,5 +46,6 @@ pub(crate) fn placement() -> Placement {
             own_count: 32,
             ring: RingOrder::new(5).expect("small"),
         },
+        restart: Restart::default(),
     }
 }

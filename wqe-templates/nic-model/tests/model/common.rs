@@ -1,7 +1,7 @@
 //! A target on the model, its clients, and what the protocol says should come of their requests.
 
 use kbtp_chain::element::{Cq, Queue};
-use kbtp_chain::{Placement, Template, full, load};
+use kbtp_chain::{Template, full, load};
 use kbtp_device::{
     Answer, Device, Master, Peer, PeerAccess, PoolPlace, Profile, Route, Session, SessionPlan,
     Target,
@@ -135,7 +135,7 @@ fn started_at(model: &mut Model, session: Session, first: u64) -> Session {
         .into_iter()
         .zip([Cq::Receive, Cq::Client, Cq::Worker])
     {
-        let cqes = Placement::cqe(&template, cq, first, 0);
+        let cqes = placement.cqe(&template, cq, first, 0);
         model.set_produced(cqn, cqes).unwrap();
     }
     session.starting_at(first)

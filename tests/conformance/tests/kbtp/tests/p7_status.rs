@@ -97,9 +97,8 @@ fn more_than_the_credits_ends_the_session() {
     for n in 0..3 {
         peer.request(&request(n, &grant, buffer));
     }
-    for _ in 0..3 {
-        peer.receive().expect("an RDMA Read Request");
-    }
+    // One at least: a target may read for one request after the other.
+    peer.receive().expect("an RDMA Read Request");
     peer.request(&request(3, &grant, buffer));
     // The end comes without a completion.
     while let Some(segment) = peer.receive() {

@@ -1,0 +1,5 @@
+//! Chains on the model beside the software engine: the same requests, the same outcome.
+
+mod differential;
+mod ops;
+mod rig;
