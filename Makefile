@@ -54,8 +54,8 @@ test: ## Run every test, the suites of the protocol once for each way to run a t
 	$(CARGO) nextest run --workspace --locked --no-fail-fast && KBTP_SUBJECT=software-agent $(CARGO) nextest run --locked --no-fail-fast -p kbtp-conformance -p kbtp-hostile && $(CARGO) test --workspace --locked --doc --quiet
 loom: ## Every interleaving of the lock-free parts
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --locked --target-dir target/loom -p kbtp-core --lib loom
-shuttle: ## A target and three initiators in random schedules (KBTP_SCHEDULES=1000000)
-	RUSTFLAGS="--cfg shuttle" $(CARGO) test --quiet --release --locked --target-dir target/shuttle -p kbtp-core --lib shuttle_
+shuttle: ## A target and three initiators in random schedules; pool and ring beside their models, and with planted faults (KBTP_SCHEDULES=1000000)
+	RUSTFLAGS="--cfg shuttle" $(CARGO) nextest run --release --locked --profile long --target-dir target/shuttle -p kbtp-core --features plants --lib -E 'test(shuttle_)'
 sim: ## Thousands of simulated targets, each from a seed (SIMFLAGS="--seed 1 --seeds 5000")
 	$(SIM) $(SIMFLAGS)
 plants: ## Measure the simulation: put known faults into the product until a seed finds each (PLANTFLAGS="--plant NoDeferral")

@@ -41,6 +41,9 @@ pub mod limits;
 #[doc(hidden)]
 pub mod plants;
 mod pool;
+#[cfg(test)]
+#[cfg(shuttle)]
+mod schedules;
 mod session;
 mod shared;
 mod stats;

@@ -25,6 +25,72 @@ pub(crate) fn turn() {
 #[inline]
 pub(crate) const fn turn() {}
 
+/// Who is told of each use of a word: the tests that follow a model.
+#[cfg(test)]
+#[cfg(shuttle)]
+pub(crate) mod watch {
+    use std::cell::Cell;
+
+    /// A word was read, or written.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) struct Used {
+        /// Thread of shuttle.
+        pub(crate) thread: usize,
+        /// Where the word is.
+        pub(crate) address: usize,
+        /// Whether it was written.
+        pub(crate) written: bool,
+        /// What was read, or what it is since.
+        pub(crate) value: u64,
+    }
+
+    thread_local! {
+        // Shuttle's threads are parts of one thread of the system.
+        static WATCHER: Cell<Option<fn(Used)>> = const { Cell::new(None) };
+    }
+
+    /// From now on this one is told, before any other thread goes on.
+    pub(crate) fn tell(watcher: Option<fn(Used)>) {
+        WATCHER.set(watcher);
+    }
+
+    pub(super) fn used(address: usize, written: bool, value: u64) {
+        if let Some(watcher) = WATCHER.get() {
+            let thread = shuttle::current::me().into();
+            watcher(Used {
+                thread,
+                address,
+                written,
+                value,
+            });
+        }
+    }
+}
+
+/// A word was read.
+#[cfg(test)]
+#[cfg(shuttle)]
+fn read<W>(word: &W, value: impl Into<u64>) {
+    watch::used(std::ptr::from_ref(word).addr(), false, value.into());
+}
+
+/// A word was written.
+#[cfg(test)]
+#[cfg(shuttle)]
+fn written<W>(word: &W, value: impl Into<u64>) {
+    watch::used(std::ptr::from_ref(word).addr(), true, value.into());
+}
+
+/// Nothing.
+#[cfg(not(all(test, shuttle)))]
+#[inline]
+const fn read<W, V: Copy>(_: &W, _: V) {}
+
+/// Nothing.
+#[cfg(not(all(test, shuttle)))]
+#[inline]
+const fn written<W, V: Copy>(_: &W, _: V) {}
+
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::fence;
 
@@ -69,44 +135,67 @@ macro_rules! words {
         impl Word32 for $u32 {
             fn load(&self, order: Ordering) -> u32 {
                 turn();
-                self.load(order)
+                let value = self.load(order);
+                read(self, value);
+                value
             }
             fn store(&self, value: u32, order: Ordering) {
                 turn();
                 $note(self, value);
                 self.store(value, order);
+                written(self, value);
             }
             fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
                 turn();
-                self.fetch_add(value, order)
+                let before = self.fetch_add(value, order);
+                written(self, before.wrapping_add(value));
+                before
             }
             fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
                 turn();
-                self.fetch_sub(value, order)
+                let before = self.fetch_sub(value, order);
+                written(self, before.wrapping_sub(value));
+                before
             }
             fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
                 turn();
-                self.fetch_or(value, order)
+                let before = self.fetch_or(value, order);
+                written(self, before | value);
+                before
             }
             fn exchange(&self, old: u32, new: u32) -> bool {
                 turn();
-                self.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
+                let exchanged =
+                    self.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
+                match exchanged {
+                    Ok(_) => written(self, new),
+                    Err(found) => read(self, found),
+                }
+                exchanged.is_ok()
             }
         }
 
         impl Word64 for $u64 {
             fn load(&self, order: Ordering) -> u64 {
                 turn();
-                self.load(order)
+                let value = self.load(order);
+                read(self, value);
+                value
             }
             fn store(&self, value: u64, order: Ordering) {
                 turn();
                 self.store(value, order);
+                written(self, value);
             }
             fn exchange(&self, old: u64, new: u64) -> Result<u64, u64> {
                 turn();
-                self.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+                let exchanged =
+                    self.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
+                match exchanged {
+                    Ok(_) => written(self, new),
+                    Err(found) => read(self, found),
+                }
+                exchanged
             }
         }
     };

@@ -1,7 +1,7 @@
 //! The free-block ring of draft section 3.3, each memory access a step of its own.
 //!
 //! Parties allocate and free blocks within their quotas. `FetchAdd`, the read of the Sequence, the read of the Block
-//! Offset, marking the slot consumed, and the two writes of a free are separate steps, and any party may be between
+//! Offset, marking the slot consumed, the two looks at a slot that a free is to write and its two writes are separate steps, and any party may be between
 //! any two of them. A FREE whose slot is not consumed yet completes (and releases its quota) while the slot write
 //! stays deferred, as the draft allows; without that freedom the missing Sequence check would go unseen.
 //!
@@ -10,9 +10,9 @@
 //! | `Allocate` | `Ring::take`: the exchange of Head; or the initiator's `FetchAdd` |
 //! | `ReadSequence`, `ReadOffset`, `Consume` | `Ring::consume`: its loads, its store of the low half |
 //! | `TakeTail` | `Ring::advance_tail` |
-//! | `CheckSlot` | `Ring::write_in_turn`, its loads; if it may not write, the push to `Deferred` |
+//! | `CheckSlot`, `CheckAgain` | `Ring::write_in_turn`, its two loads; if it may not write, the push to `Deferred` |
 //! | `WriteFirst`, `WriteSecond` | `Ring::put`: its store of the low half, its store of the Sequence |
-//! | `Write` | `Ring::settle`, whoever calls it |
+//! | `Write` | `Ring::settle`, whoever calls it: the same two loads and two stores |
 
 use stateright::{Model, Property};
 
@@ -29,6 +29,8 @@ pub enum Rules {
     SequenceFirst,
     /// A deferred write looks only whether the slot is empty, not whose turn it is.
     NoTurnCheck,
+    /// A free looks whether the slot is empty first, and whose turn it is then. The product did this once.
+    OffsetFirst,
     /// A party allocates past its quota.
     NoQuota,
     /// The slot is not marked consumed once its block is taken.
@@ -74,8 +76,10 @@ pub enum Step {
     Consume(u8, u8),
     /// Frees a block: the tail ticket is not taken yet.
     TakeTail(u8),
-    /// Has its ticket: looks whether the slot is consumed, and its turn.
+    /// Has its ticket: looks whose turn it is.
     CheckSlot(u8, u8),
+    /// It is its turn: looks whether the slot is consumed.
+    CheckAgain(u8, u8),
     /// Writes a free slot: first of the two writes is due.
     WriteFirst(u8, u8),
     /// Second of the two writes is due.
@@ -92,10 +96,25 @@ pub struct Slot {
 /// A slot write that waits until the slot is consumed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Deferred {
-    ticket: u8,
-    block: u8,
+    /// Its ticket.
+    pub ticket: u8,
+    /// Its block.
+    pub block: u8,
+    /// How far it is.
+    pub stage: Stage,
+}
+
+/// How far a slot write that waited is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum Stage {
+    /// It waits.
+    Waiting,
+    /// It is its turn.
+    Turn,
+    /// The slot is consumed.
+    Ready,
     /// The first of the two writes is done.
-    half: bool,
+    Half,
 }
 
 /// One state of ring and parties.
@@ -110,6 +129,46 @@ pub struct State {
     deferred: Vec<Deferred>,
     left: u8,
     overwritten: bool,
+}
+
+/// For comparison with a ring that runs.
+impl State {
+    /// Ticket of the next allocation.
+    #[must_use]
+    pub const fn head(&self) -> u8 {
+        self.head
+    }
+
+    /// Ticket of the next free.
+    #[must_use]
+    pub const fn tail(&self) -> u8 {
+        self.tail
+    }
+
+    /// Sequence and block of a slot.
+    #[must_use]
+    pub fn slot(&self, at: usize) -> (u8, Option<u8>) {
+        let slot = self.slots[at];
+        (slot.sequence, slot.block)
+    }
+
+    /// Where a party is.
+    #[must_use]
+    pub fn step(&self, party: usize) -> Step {
+        self.steps[party]
+    }
+
+    /// The blocks that a party has, in the order of [`Action::Free`].
+    #[must_use]
+    pub fn owned(&self, party: usize) -> &[u8] {
+        &self.owned[party]
+    }
+
+    /// Each free that waits, in the order of [`Action::Write`].
+    #[must_use]
+    pub fn deferred(&self) -> &[Deferred] {
+        &self.deferred
+    }
 }
 
 /// What happens next.
@@ -139,15 +198,62 @@ impl Ring {
         (ticket + 1) % self.wrap()
     }
 
-    /// Whether the slot is consumed and it is the turn of `ticket`.
-    fn writable(&self, state: &State, ticket: u8) -> bool {
+    fn is_turn(&self, state: &State, ticket: u8) -> bool {
         let slot = state.slots[self.slot(ticket)];
-        let turn = slot.sequence == (ticket + self.wrap() - self.slots) % self.wrap();
+        slot.sequence == (ticket + self.wrap() - self.slots) % self.wrap()
+    }
+
+    fn is_consumed(&self, state: &State, ticket: u8) -> bool {
+        state.slots[self.slot(ticket)].block.is_none()
+    }
+
+    /// What a free looks at first, and whether it may look on.
+    fn first_look(&self, state: &State, ticket: u8) -> bool {
+        match self.rules {
+            Rules::NoDeferral | Rules::NoTurnCheck => true,
+            Rules::OffsetFirst => self.is_consumed(state, ticket),
+            _ => self.is_turn(state, ticket),
+        }
+    }
+
+    /// What it looks at then, and whether it may write.
+    fn second_look(&self, state: &State, ticket: u8) -> bool {
         match self.rules {
             Rules::NoDeferral => true,
-            Rules::NoTurnCheck => slot.block.is_none(),
-            _ => slot.block.is_none() && turn,
+            Rules::OffsetFirst => self.is_turn(state, ticket),
+            _ => self.is_consumed(state, ticket),
         }
+    }
+
+    fn defer(state: &mut State, party: usize, ticket: u8, block: u8) -> Step {
+        state.deferred.push(Deferred {
+            ticket,
+            block,
+            stage: Stage::Waiting,
+        });
+        state.deferred.sort_unstable();
+        state.usage[party] -= 1;
+        Step::Idle
+    }
+
+    fn write(&self, state: &mut State, at: usize) {
+        let d = state.deferred[at];
+        let next = match d.stage {
+            Stage::Waiting => Stage::Turn,
+            Stage::Turn if self.second_look(state, d.ticket) => Stage::Ready,
+            Stage::Turn => Stage::Waiting,
+            Stage::Ready => {
+                self.write_first(state, d.ticket, d.block);
+                Stage::Half
+            }
+            Stage::Half => {
+                self.write_second(state, d.ticket, d.block);
+                state.deferred.remove(at);
+                return;
+            }
+        };
+        state.deferred[at].stage = next;
+        state.deferred.sort_unstable();
     }
 
     fn write_first(&self, state: &mut State, ticket: u8, block: u8) {
@@ -191,19 +297,10 @@ impl Ring {
                 state.tail = self.next(state.tail);
                 Step::CheckSlot(ticket, block)
             }
-            Step::CheckSlot(ticket, block) => {
-                if self.writable(state, ticket) {
-                    Step::WriteFirst(ticket, block)
-                } else {
-                    state.deferred.push(Deferred {
-                        ticket,
-                        block,
-                        half: false,
-                    });
-                    state.deferred.sort_unstable();
-                    state.usage[party] -= 1;
-                    Step::Idle
-                }
+            Step::CheckSlot(t, block) if self.first_look(state, t) => Step::CheckAgain(t, block),
+            Step::CheckAgain(t, block) if self.second_look(state, t) => Step::WriteFirst(t, block),
+            Step::CheckSlot(t, block) | Step::CheckAgain(t, block) => {
+                Self::defer(state, party, t, block)
             }
             Step::WriteFirst(t, block) => {
                 self.write_first(state, t, block);
@@ -223,13 +320,16 @@ impl Ring {
         for step in &state.steps {
             match *step {
                 // Until the Block Offset is written, the block is only here.
-                Step::TakeTail(b) | Step::CheckSlot(_, b) | Step::WriteFirst(_, b) => seen.push(b),
+                Step::TakeTail(b)
+                | Step::CheckSlot(_, b)
+                | Step::CheckAgain(_, b)
+                | Step::WriteFirst(_, b) => seen.push(b),
                 Step::WriteSecond(_, b) if self.rules == Rules::SequenceFirst => seen.push(b),
                 _ => {}
             }
         }
         for d in &state.deferred {
-            if !d.half || self.rules == Rules::SequenceFirst {
+            if d.stage != Stage::Half || self.rules == Rules::SequenceFirst {
                 seen.push(d.block);
             }
         }
@@ -306,7 +406,15 @@ impl Model for Ring {
             }
         }
         for (n, d) in state.deferred.iter().enumerate() {
-            if d.half || self.writable(state, d.ticket) {
+            let may = match d.stage {
+                Stage::Waiting => self.first_look(state, d.ticket),
+                // Its turn does not pass, so that to look again is no step.
+                Stage::Turn => {
+                    self.second_look(state, d.ticket) || self.rules == Rules::OffsetFirst
+                }
+                Stage::Ready | Stage::Half => true,
+            };
+            if may {
                 actions.push(Action::Write(n));
             }
         }
@@ -326,16 +434,7 @@ impl Model for Ring {
                 state.steps[party] = Step::TakeTail(block);
             }
             Action::Go(party) => self.go(&mut state, party),
-            Action::Write(n) => {
-                let d = state.deferred[n];
-                if d.half {
-                    self.write_second(&mut state, d.ticket, d.block);
-                    state.deferred.remove(n);
-                } else {
-                    self.write_first(&mut state, d.ticket, d.block);
-                    state.deferred[n].half = true;
-                }
-            }
+            Action::Write(n) => self.write(&mut state, n),
         }
         Some(state)
     }

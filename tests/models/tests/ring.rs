@@ -75,6 +75,15 @@ mod tests {
         caught(ring(2, 2, &[1, 1], 9, Rules::NoTurnCheck), LOST);
     }
 
+    /// The slot is empty still when the free looks, and it is its turn when it looks again: in between it was filled.
+    //= test kbtp-3.3-free-no-overwrite
+    #[test]
+    fn a_free_that_looks_at_the_turn_last_overwrites_a_slot() {
+        let model = || ring(4, 3, &[1, 1, 1], 12, Rules::OffsetFirst);
+        caught(begun(model()), OVERWRITTEN);
+        caught(begun(model()), LOST);
+    }
+
     //= test kbtp-3.3-allocation-wait
     #[test]
     fn without_the_sequence_check_a_block_goes_to_the_wrong_party() {

@@ -6,6 +6,9 @@
 
 mod audit;
 mod entry;
+#[cfg(test)]
+#[cfg(shuttle)]
+mod follow_tests;
 mod format;
 mod homes;
 #[cfg(test)]

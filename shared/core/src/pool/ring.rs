@@ -238,14 +238,17 @@ impl<'a, M: RingMemory> Ring<'a, M> {
         })
     }
 
-    /// Writes the slot of a free if it is consumed and it is this ticket's turn.
+    /// Writes the slot of a free if it is this ticket's turn and the slot is consumed.
     //= kbtp-3.3-free-no-overwrite
     pub(super) fn write_in_turn(&self, ticket: Ticket, block: BlockOffset) -> bool {
         let slot = self.slot_of(ticket);
-        // Acquire: who marked the slot consumed is done with it.
-        let consumed = self.read(slot, LOW, Acquire) == ONES;
         let turn = ticket.0.wrapping_sub(self.order.slots());
-        let right = consumed && self.read(slot, SEQUENCE, Relaxed) == turn;
+        // The Sequence first. Once it is that of the turn before, nobody but this free writes the slot any more, but for
+        // the mark that it is consumed. Read after the Block Offset, it could be that of a free that has filled the slot
+        // in between, and the Block Offset that of the slot while it was empty still. Acquire: the Block Offset of
+        // the turn before came before its Sequence, and who marked the slot consumed is done with it.
+        let right =
+            self.read(slot, SEQUENCE, Acquire) == turn && self.read(slot, LOW, Acquire) == ONES;
         if right || planted(Plant::NoDeferral) {
             self.put(ticket, block);
             true
@@ -310,5 +313,89 @@ impl<'a, M: RingMemory> Ring<'a, M> {
 
     fn write(&self, slot: u32, word: u32, value: u32, order: std::sync::atomic::Ordering) {
         self.memory.word(slot, word).store(value.to_be(), order);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A word that another party writes after so many loads of it and its neighbours.
+    struct Changing {
+        before: u32,
+        after: u32,
+        loads: Rc<Cell<u32>>,
+    }
+
+    impl Word32 for Changing {
+        fn load(&self, _: Ordering) -> u32 {
+            let left = self.loads.get();
+            self.loads.set(left.saturating_sub(1));
+            if left == 0 { self.after } else { self.before }.to_be()
+        }
+        fn store(&self, _: u32, _: Ordering) {
+            panic!("the slot is not free");
+        }
+        fn fetch_add(&self, _: u32, _: Ordering) -> u32 {
+            panic!("the slot is not free");
+        }
+        fn fetch_sub(&self, _: u32, _: Ordering) -> u32 {
+            panic!("the slot is not free");
+        }
+        fn fetch_or(&self, _: u32, _: Ordering) -> u32 {
+            panic!("the slot is not free");
+        }
+        fn exchange(&self, _: u32, _: u32) -> bool {
+            panic!("the slot is not free");
+        }
+    }
+
+    struct Filled([Changing; 4], AtomicU64);
+
+    impl RingMemory for &Filled {
+        type U32 = Changing;
+        type U64 = AtomicU64;
+        fn head(&self) -> &AtomicU64 {
+            &self.1
+        }
+        fn tail(&self) -> &AtomicU64 {
+            &self.1
+        }
+        fn word(&self, slot: u32, word: u32) -> &Changing {
+            assert_eq!(slot, 0);
+            &self.0[usize::try_from(word).unwrap()]
+        }
+    }
+
+    /// The free of ticket 0 fills its slot while that of ticket 2, the next one there, looks whether it may.
+    //= test kbtp-3.3-free-no-overwrite
+    #[test]
+    fn a_slot_that_is_filled_between_two_looks_at_it_is_not_written() {
+        for loads in 0..4 {
+            let loads = Rc::new(Cell::new(loads));
+            let word = |before, after| Changing {
+                before,
+                after,
+                loads: Rc::clone(&loads),
+            };
+            let empty = Ticket(0).0.wrapping_sub(2);
+            let words = [
+                word(empty, 0),
+                word(0, 0),
+                word(ONES, 0),
+                word(ONES, 0x1000),
+            ];
+            let memory = Filled(words, AtomicU64::new(0));
+            let ring = Ring {
+                memory: &memory,
+                order: RingOrder::new(1).unwrap(),
+                form: AtomicForm::Masked,
+                deferred: &Deferred::new(word(0, 0), 0),
+            };
+            assert!(!ring.write_in_turn(Ticket(2), BlockOffset(0x2000)));
+        }
     }
 }

@@ -6,10 +6,12 @@ use crate::metadata::{Metadata, Package};
 use crate::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The layer of each crate; a crate depends on lower ones only. What lies in `tools` and `tests` is above all.
+/// The layer of each crate; a crate depends on lower ones only. What else lies in `tools` and `tests` is above all.
 const LAYERS: &[(&str, u8)] = &[
     ("kbtp-wire", 0),
     ("kbtp-memory", 1),
+    // Depends on nothing, so that a crate's tests can run it beside their product.
+    ("kbtp-models", 1),
     // The offload's own branch: wire, then the device's octets, then the chains made of them.
     ("kbtp-mlx5", 1),
     ("kbtp-chain", 2),
@@ -68,13 +70,12 @@ pub(crate) fn check(tree: &Tree, metadata: &Metadata, findings: &mut Vec<Finding
 
 fn layer(metadata: &Metadata, package: &Package) -> Option<u8> {
     let folder = metadata.folder(package);
-    if folder.starts_with("tools/") || folder.starts_with("tests/") {
-        return Some(TOP);
-    }
+    let above = folder.starts_with("tools/") || folder.starts_with("tests/");
     LAYERS
         .iter()
         .find(|(name, _)| *name == package.name)
         .map(|(_, layer)| *layer)
+        .or_else(|| above.then_some(TOP))
 }
 
 fn arrows(metadata: &Metadata, findings: &mut Vec<Finding>) {
