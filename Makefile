@@ -14,7 +14,7 @@ KILLS ?= 1000
 CRASHFLAGS ?=
 SOAKFLAGS ?=
 SIMFLAGS ?= --seeds 5000 --jobs 2
-PLANTFLAGS ?= --seeds 1000 --jobs 2
+PLANTFLAGS ?= --jobs 2
 # One build for both: the faults of the feature are there, and off.
 SIM = $(CARGO) run --quiet --release --locked -p kbtp-sim --features plants --
 MUTANTS ?= -p kbtp-core -p kbtp-wire -p kbtp-iwarp

@@ -6,31 +6,27 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
 
-/// A directory that goes with its test. Its path is short, as a socket's must be.
+/// A directory that goes with its test, unless that fails. Its path is short, as a socket's must be.
 #[derive(Debug)]
-pub struct Scratch(PathBuf);
+pub struct Scratch(TempDir);
 
 impl Scratch {
     /// A new one.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "it makes a directory")]
     pub fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kbtp-e2e-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
+        Self(TempDir::with_prefix("kbtp-").unwrap())
     }
 
     /// The path of `name` in it.
     #[must_use]
     pub fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path().join(name)
     }
 
     /// As [`at`](Self::at), as text.
@@ -43,10 +39,17 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("what they logged is in {}", self.0.display());
-        } else {
-            std::fs::remove_dir_all(&self.0).unwrap();
+            self.0.disable_cleanup(true);
+            eprintln!("what they wrote is in {}", self.0.path().display());
         }
+    }
+}
+
+impl Deref for Scratch {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        self.0.path()
     }
 }
 

@@ -1,13 +1,13 @@
 //! The software engine on iWARP and TCP, in this process; its pool is its own or that of an agent beside it.
 
+use crate::process::Scratch;
 use crate::subject::{Audit, Count, Setup, Subject};
 use kbtp_agent::{AgentConfig, AgentError, Server, Shutdown, ShutdownHandle};
 use kbtp_target::{
     EngineChoice, Lease, NicChoice, SpinPolicy, Target, TargetConfig, TenantConfig, TenantKey,
 };
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -58,22 +58,21 @@ impl Software {
     }
 }
 
+/// Name of its socket.
+const SOCKET: &str = "agent.sock";
+
 /// An agent in a thread of this process, with a directory of its own for its socket.
 #[derive(Debug)]
 struct Agent {
-    directory: PathBuf,
+    directory: Scratch,
     shutdown: ShutdownHandle,
     thread: Option<JoinHandle<Result<(), AgentError>>>,
 }
 
 impl Agent {
     fn start(setup: &Setup) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kbtp-suite-{}-{number}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        let socket = socket_in(&directory);
+        let directory = Scratch::new();
+        let socket = directory.at(SOCKET);
         let config = AgentConfig::new(socket, setup.block_size, setup.blocks);
         let server = Server::bind(&config).expect("an agent listens");
         let (end, shutdown) = Shutdown::new().unwrap();
@@ -89,12 +88,8 @@ impl Agent {
     }
 
     fn socket(&self) -> PathBuf {
-        socket_in(&self.directory)
+        self.directory.at(SOCKET)
     }
-}
-
-fn socket_in(directory: &Path) -> PathBuf {
-    directory.join("agent.sock")
 }
 
 impl Drop for Agent {
@@ -108,8 +103,6 @@ impl Drop for Agent {
                 "the agent did not end well: {ended:?}"
             );
         }
-        // What is left in a temporary directory is nobody's harm.
-        let _left = std::fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -3,11 +3,17 @@
 
 use clap::Parser;
 use kbtp_sim::report::{self, ALL_MARKS_FROM};
-use kbtp_sim::run::{Totals, run_seed};
+use kbtp_sim::run::{Totals, quiet_panics, run_seed};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+/// Steps of a run at most: it keeps the plan and the history of each of them in memory.
+const OPS_MAX: u64 = 1_000_000;
+/// Threads at most: more than any machine has processors for.
+const JOBS_MAX: u64 = 1024;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -36,14 +42,14 @@ struct Arguments {
     /// The first seed
     #[arg(long, default_value_t = 1, value_name = "S")]
     seed: u64,
-    /// Seeds to run, from the first on
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: u64,
+    /// Seeds to run, from the first on [default: 1; with --plants at most 1000 for each fault]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
     /// Steps of each: operations, and faults among them
-    #[arg(long, default_value_t = 2000, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 2000, value_name = "M", value_parser = clap::value_parser!(u64).range(1..=OPS_MAX))]
     ops: u64,
     /// Threads; what comes out does not depend on them
-    #[arg(long, default_value_t = 1, value_name = "J", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 1, value_name = "J", value_parser = clap::value_parser!(u64).range(1..=JOBS_MAX))]
     jobs: u64,
     /// Violations after which no new seed begins
     #[arg(long, default_value_t = 1, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
@@ -64,7 +70,7 @@ struct Arguments {
     #[cfg(feature = "plants")]
     #[arg(long)]
     plants: bool,
-    /// Put this fault in (with --plants: only this one); can be given more than once
+    /// Put this fault in; with --plants: measure with this one alone, or with several given one by one
     #[cfg(feature = "plants")]
     #[arg(long, value_name = "NAME", value_parser = planted)]
     plant: Vec<kbtp_sim::plants::Planted>,
@@ -73,6 +79,20 @@ struct Arguments {
     #[arg(long)]
     list_plants: bool,
 }
+
+impl Arguments {
+    fn seeds(&self) -> u64 {
+        #[cfg(feature = "plants")]
+        if self.plants {
+            return self.seeds.unwrap_or(PLANT_SEEDS);
+        }
+        self.seeds.unwrap_or(1)
+    }
+}
+
+/// Seeds within which each fault that was put in must be found.
+#[cfg(feature = "plants")]
+const PLANT_SEEDS: u64 = 1000;
 
 #[cfg(feature = "plants")]
 fn planted(name: &str) -> Result<kbtp_sim::plants::Planted, String> {
@@ -96,7 +116,7 @@ fn run_all(arguments: &Arguments, failures: u64) -> Totals {
     let job = || {
         while failed.load(Relaxed) < failures {
             let number = next.fetch_add(1, Relaxed);
-            if number >= arguments.seeds {
+            if number >= arguments.seeds() {
                 break;
             }
             let seed = arguments.seed.wrapping_add(number);
@@ -125,9 +145,15 @@ fn run_all(arguments: &Arguments, failures: u64) -> Totals {
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..arguments.jobs {
+        for number in 1..arguments.jobs.min(arguments.seeds()) {
             // The scope waits for it, and passes its panic on.
-            drop(scope.spawn(job));
+            if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, job) {
+                eprintln!(
+                    "no more than {number} of {} threads: {error}",
+                    arguments.jobs
+                );
+                break;
+            }
         }
         job();
     });
@@ -141,8 +167,7 @@ fn run_all(arguments: &Arguments, failures: u64) -> Totals {
 
 /// Puts in each fault in turn and runs seeds until one fails; whether all were found.
 #[cfg(feature = "plants")]
-#[expect(clippy::print_stdout, reason = "what a command says")]
-fn hunt(arguments: &Arguments) -> bool {
+fn hunt(arguments: &Arguments, out: &mut impl Write) -> io::Result<bool> {
     use kbtp_sim::plants::Planted;
 
     let wanted = if arguments.plant.is_empty() {
@@ -158,70 +183,81 @@ fn hunt(arguments: &Arguments) -> bool {
         if let Some((seed, what)) = totals.failed.first() {
             found += 1;
             let what: String = what.chars().take(140).collect();
-            println!("{name}: found by seed {seed} ({seeds} seeds): {what}");
+            writeln!(out, "{name}: found by seed {seed} ({seeds} seeds): {what}")?;
         } else {
-            println!("{name}: NOT FOUND in {seeds} seeds ({})", plant.text());
+            writeln!(out, "{name}: NOT FOUND in {seeds} seeds ({})", plant.text())?;
         }
     }
     Planted::put_in(None);
-    println!(
+    writeln!(
+        out,
         "{found} of {} planted faults found, in {:.0} s",
         wanted.len(),
         clock().duration_since(begun).as_secs_f64()
-    );
-    found == wanted.len()
+    )?;
+    Ok(found == wanted.len())
 }
 
-fn exit(good: bool) -> ExitCode {
-    if good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
-}
-
-#[expect(clippy::print_stdout, reason = "what a command says")]
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    // A panic of the product is a violation, and is told as one.
-    std::panic::set_hook(Box::new(|_| ()));
+/// Does what is wanted; whether it is good.
+fn run(arguments: &Arguments, out: &mut impl Write) -> io::Result<bool> {
     let replay = String::new();
     #[cfg(feature = "plants")]
     let replay = {
         use kbtp_sim::plants::Planted;
         if arguments.list_plants {
             for plant in Planted::all() {
-                println!("{:22}{}", plant.name(), plant.text());
+                writeln!(out, "{:22}{}", plant.name(), plant.text())?;
             }
-            return ExitCode::SUCCESS;
+            return Ok(true);
         }
         if arguments.plants {
-            return exit(hunt(&arguments));
+            return hunt(arguments, out);
         }
         let plant = arguments.plant.first().copied();
         Planted::put_in(plant);
         plant.map_or(replay, |plant| format!(" --plant {}", plant.name()))
     };
     let begun = clock();
-    let totals = run_all(&arguments, arguments.failures);
+    let totals = run_all(arguments, arguments.failures);
     let seconds = clock().duration_since(begun).as_secs_f64();
     for (seed, what) in &totals.failed {
         let shrinks = !arguments.no_shrink;
-        println!(
-            "{}",
-            report::failure(*seed, what, arguments.ops, shrinks, &replay)
-        );
+        let failure = report::failure(*seed, what, arguments.ops, shrinks, &replay);
+        writeln!(out, "{failure}")?;
     }
-    let enough = arguments.all_marks || arguments.seeds >= ALL_MARKS_FROM;
+    let enough = arguments.all_marks || arguments.seeds() >= ALL_MARKS_FROM;
     let unmet = report::unmet(&totals);
     let unmet_counts = enough && totals.failed.is_empty() && !unmet.is_empty();
     if unmet_counts {
-        println!("should have happened, and did not: {}", unmet.join("; "));
+        let unmet = unmet.join("; ");
+        writeln!(out, "should have happened, and did not: {unmet}")?;
     }
     if arguments.json {
-        println!("{}", report::in_json(&totals, seconds));
+        writeln!(out, "{}", report::in_json(&totals, seconds))?;
     } else {
-        println!("{}", report::in_words(&totals, seconds));
+        writeln!(out, "{}", report::in_words(&totals, seconds))?;
     }
-    exit(totals.failed.is_empty() && !unmet_counts)
+    out.flush()?;
+    Ok(totals.failed.is_empty() && !unmet_counts)
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    #[cfg(feature = "plants")]
+    if arguments.plant.len() > 1 && !arguments.plants {
+        let many =
+            "one fault at a time is put in: give one --plant, or --plants to measure with each";
+        <Arguments as clap::CommandFactory>::command()
+            .error(clap::error::ErrorKind::TooManyValues, many)
+            .exit();
+    }
+    quiet_panics();
+    match run(&arguments, &mut io::stdout()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("cannot write what was found: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

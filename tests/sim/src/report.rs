@@ -15,7 +15,7 @@ pub const ALL_MARKS_FROM: u64 = 5_000;
 pub fn failure(seed: u64, what: &str, ops: u64, shrinks: bool, more: &str) -> String {
     let options = Options::draw(seed, ops);
     let mut out = format!("seed {seed}: {what}\n");
-    let replay = format!("replay: kbtp-sim --seed {seed} --ops {ops}{more}\n");
+    let replay = replay(seed, ops, more);
     if !shrinks {
         return out + &replay;
     }
@@ -30,6 +30,16 @@ pub fn failure(seed: u64, what: &str, ops: u64, shrinks: bool, more: &str) -> St
         Vec::from(outcome.history).join("\n"),
     );
     out
+}
+
+/// How to run it again: with the journal of the core it is another run than without.
+fn replay(seed: u64, ops: u64, more: &str) -> String {
+    let flags = format!("--seed {seed} --ops {ops}{more}");
+    if cfg!(feature = "plants") {
+        format!("replay: make sim SIMFLAGS=\"{flags}\"\n")
+    } else {
+        format!("replay: cargo run --release -p kbtp-sim -- {flags}\n")
+    }
 }
 
 /// What a run should have met and has not.

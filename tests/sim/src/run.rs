@@ -4,16 +4,39 @@ use crate::options::Options;
 use crate::plan::{self, Step, What};
 use crate::rng::mix;
 use crate::world::{Outcome, World};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs a shrinking may take.
 const SHRINK_RUNS: u32 = 400;
 
+thread_local! {
+    /// Whether this thread is in a run, where a panic is the product's.
+    static RUNNING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps silent about panics in runs: they are told as the violations that they are. All others are told as ever.
+pub fn quiet_panics() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !RUNNING.get() {
+            told(panic);
+        }
+    }));
+}
+
+fn caught<T>(run: impl FnOnce() -> T) -> std::thread::Result<T> {
+    let before = RUNNING.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(run));
+    RUNNING.set(before);
+    result
+}
+
 /// Runs a plan under these options. A panic of the product is a violation like any other.
 #[must_use]
 pub fn run_plan(options: &Options, plan: &[Step], telling: bool) -> Outcome {
     let run = || World::new(options.clone(), plan.to_vec(), telling).run();
-    match catch_unwind(AssertUnwindSafe(run)) {
+    match caught(run) {
         Ok(outcome) => outcome,
         Err(panic) => {
             let what = panic
@@ -66,7 +89,7 @@ fn run_beside(options: &Options, plan: &[Step]) -> u64 {
         }
         world.over().hash
     };
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_default()
+    caught(run).unwrap_or_default()
 }
 
 /// The smallest plan found that still fails.

@@ -106,17 +106,19 @@ fn parse_toml<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, Failure
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kbtp_harness::Scratch;
     use std::path::PathBuf;
 
-    fn file(name: &str, text: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("kbtp-config-{}-{name}", std::process::id()));
+    fn file(text: &str) -> (Scratch, PathBuf) {
+        let scratch = Scratch::new();
+        let path = scratch.at("kbtp.toml");
         std::fs::write(&path, text).unwrap();
-        path
+        (scratch, path)
     }
 
     #[test]
     fn flags_win_over_the_file_which_wins_over_the_default() {
-        let path = file("win", "block_size = \"4KiB\"\nblocks = 64\ncredits = 7\n");
+        let (_scratch, path) = file("block_size = \"4KiB\"\nblocks = 64\ncredits = 7\n");
         let args = ServeArgs {
             config: Some(path),
             blocks: Some(128),
@@ -139,7 +141,7 @@ mod tests {
 
     #[test]
     fn standalone_overrules_the_agent_of_the_file() {
-        let path = file("agent", "agent = \"/run/kbtp.sock\"\n");
+        let (_scratch, path) = file("agent = \"/run/kbtp.sock\"\n");
         let mut args = ServeArgs {
             config: Some(path),
             ..ServeArgs::default()
@@ -151,7 +153,7 @@ mod tests {
 
     #[test]
     fn errors_name_file_and_line_or_key_and_value() {
-        let path = file("bad", "blocks = 64\nblock_sise = 1\n");
+        let (_scratch, path) = file("blocks = 64\nblock_sise = 1\n");
         let args = ServeArgs {
             config: Some(path.clone()),
             ..ServeArgs::default()
@@ -177,10 +179,8 @@ mod tests {
 
     #[test]
     fn tenants_come_from_their_file() {
-        let path = file(
-            "tenants",
-            "[[tenants]]\nname = \"blue\"\nkey = \"000102030405060708090a0b0c0d0e0f\"\n",
-        );
+        let (_scratch, path) =
+            file("[[tenants]]\nname = \"blue\"\nkey = \"000102030405060708090a0b0c0d0e0f\"\n");
         let args = ServeArgs {
             tenant_file: Some(path),
             ..ServeArgs::default()

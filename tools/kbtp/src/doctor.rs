@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_bare_machine_runs_the_plain_way() {
-        let report = examine(&machine("bare", &[]));
+        let report = examine(&machine(&[]));
         assert_eq!(report.would_run, Some(PLAIN));
         assert_eq!(finding(&report, "RDMA devices").state, State::Limited);
         assert!(finding(&report, "hugepages").remedy.is_some());
@@ -432,28 +432,25 @@ mod tests {
 
     #[test]
     fn a_machine_with_a_device_is_told_what_is_not_built() {
-        let report = examine(&machine(
-            "mlx5",
-            &[
-                ("sys/class/infiniband/mlx5_0/node_type", "1: CA\n"),
-                (
-                    "sys/class/infiniband/mlx5_0/ports/1/link_layer",
-                    "Ethernet\n",
-                ),
-                ("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n"),
-                (
-                    "proc/modules",
-                    "mlx5_ib 1 0 - Live 0x0\nrdma_cm 2 0 - Live 0x0\n",
-                ),
-                (
-                    "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages",
-                    "12\n",
-                ),
-                ("sys/devices/system/node/node0/x", ""),
-                ("sys/devices/system/node/node1/x", ""),
-                ("sys/devices/system/node/possible", "0-1"),
-            ],
-        ));
+        let report = examine(&machine(&[
+            ("sys/class/infiniband/mlx5_0/node_type", "1: CA\n"),
+            (
+                "sys/class/infiniband/mlx5_0/ports/1/link_layer",
+                "Ethernet\n",
+            ),
+            ("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n"),
+            (
+                "proc/modules",
+                "mlx5_ib 1 0 - Live 0x0\nrdma_cm 2 0 - Live 0x0\n",
+            ),
+            (
+                "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages",
+                "12\n",
+            ),
+            ("sys/devices/system/node/node0/x", ""),
+            ("sys/devices/system/node/node1/x", ""),
+            ("sys/devices/system/node/possible", "0-1"),
+        ]));
         assert_eq!(
             finding(&report, "RDMA devices").found,
             "1, of which can be used: 0"
@@ -478,7 +475,7 @@ mod tests {
 
     #[test]
     fn the_text_names_the_way_that_runs() {
-        let report = examine(&machine("text", &[]));
+        let report = examine(&machine(&[]));
         let said = text(&report);
         assert!(said.contains("software over a plain NIC  RUNS"), "{said}");
         assert!(said.contains("-> "), "{said}");

@@ -47,10 +47,10 @@ mod tests {
 
     #[test]
     fn what_is_not_text_is_said() {
-        let path = std::env::temp_dir().join(format!("kbtp-files-{}", std::process::id()));
+        let scratch = kbtp_harness::Scratch::new();
+        let path = scratch.at("file");
         std::fs::write(&path, [0xff, 0xfe]).unwrap();
         let error = read_text(&path, 2).unwrap_err().to_string();
-        std::fs::remove_file(&path).unwrap();
         assert_eq!(error, "not text (UTF-8)");
     }
 }

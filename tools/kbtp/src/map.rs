@@ -275,6 +275,7 @@ fn no_map(path: &Path, why: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kbtp_harness::Scratch;
     use std::fs;
 
     fn map() -> Map {
@@ -306,12 +307,6 @@ mod tests {
         }
     }
 
-    fn path(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("kbtp-map-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        dir.join(name)
-    }
-
     #[test]
     fn ids_print_and_parse_as_uuids() {
         let text = "00112233-4455-6677-8899-aabbccddeeff";
@@ -330,9 +325,9 @@ mod tests {
     #[test]
     fn a_map_reads_as_it_was_written_and_is_found_beside_its_file() {
         use std::os::unix::fs::PermissionsExt as _;
-        let file = path("model.bin");
+        let scratch = Scratch::new();
+        let file = scratch.at("model.bin");
         let at = beside(&file);
-        drop(fs::remove_file(&at));
         map().write_new(&at).unwrap();
         assert_eq!(
             fs::metadata(&at).unwrap().permissions().mode() & 0o777,
@@ -371,17 +366,18 @@ mod tests {
 
     #[test]
     fn what_is_no_map_is_named() {
-        let stored = path("stored.bin");
+        let scratch = Scratch::new();
+        let stored = scratch.at("stored.bin");
         fs::write(&stored, "no JSON").unwrap();
         let said = Map::read(&stored).unwrap_err().to_string();
         assert!(said.contains("stored.bin.kbtp.json, and "), "{said}");
         let endless = Map::read(Path::new("/dev/zero")).unwrap_err().to_string();
         assert!(endless.contains("longer than 256.00 MiB"), "{endless}");
-        let at = path("no.kbtp.json");
+        let at = scratch.at("no.kbtp.json");
         fs::write(&at, "[]").unwrap();
         let said = Map::read(&at).unwrap_err().to_string();
         assert!(said.contains("no.kbtp.json is not a map"), "{said}");
-        let said = Map::read(&path("absent")).unwrap_err().to_string();
+        let said = Map::read(&scratch.at("absent")).unwrap_err().to_string();
         assert!(said.contains("check the path"), "{said}");
     }
 }

@@ -145,14 +145,8 @@ fn beside(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kbtp_harness::Scratch;
     use std::io::Write as _;
-
-    fn scratch(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("kbtp-new-{name}-{}", std::process::id()));
-        drop(fs::remove_dir_all(&folder));
-        fs::create_dir(&folder).unwrap();
-        folder
-    }
 
     fn names(folder: &Path) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(folder)
@@ -169,7 +163,7 @@ mod tests {
     fn a_file_has_its_name_when_it_is_whole_and_never_before() {
         let makes: [(&str, Make); 2] = [("create", NewFile::create), ("named", NewFile::named)];
         for (way, make) in makes {
-            let folder = scratch(way);
+            let folder = Scratch::new();
             let path = folder.join("map");
             let new = make(&path, 0o600).unwrap();
             new.file().write_all(b"whole").unwrap();
@@ -187,14 +181,13 @@ mod tests {
             new.publish(true).unwrap();
             assert_eq!(fs::read(&path).unwrap(), b"new", "{way}");
             assert_eq!(names(&folder), ["map"], "{way}");
-            fs::remove_dir_all(&folder).unwrap();
         }
     }
 
     /// What a kill leaves: the process is gone and nothing was dropped.
     #[test]
     fn one_that_is_never_finished_leaves_nothing_to_be_found() {
-        let folder = scratch("killed");
+        let folder = Scratch::new();
         let new = NewFile::create(&folder.join("map"), 0o600).unwrap();
         new.file().write_all(b"half").unwrap();
         if new.part.is_none() {
@@ -203,6 +196,5 @@ mod tests {
             println!("SKIPPED, NOTHING TESTED: no files without a name here");
         }
         drop(new);
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

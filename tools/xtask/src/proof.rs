@@ -5,7 +5,7 @@
 //! the summary of the tests it ran.
 
 use std::error::Error;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -35,6 +35,9 @@ const PARTS: &[Part] = &[
     part("promises", &["promises"], 3),
     part("valgrind", &["valgrind"], 5),
     part("loom", &["loom"], 5),
+    part("shuttle", &["shuttle", "KBTP_SCHEDULES=1000000"], 50),
+    part("plants", &["plants"], 2),
+    part("vm-test", &["vm-test"], 10),
     part("asan", &["asan"], 15),
     part("tsan", &["tsan"], 30),
     part("differential", &["differential"], 15),
@@ -85,6 +88,11 @@ impl Proof {
             fs::remove_file(&notes)?;
         }
         let state = state(root)?;
+        let alone = if self.list {
+            None
+        } else {
+            Some(alone(&folder)?)
+        };
         let done = fs::read_to_string(&notes).unwrap_or_default();
         let wanted =
             |part: &&Part| self.parts.is_empty() || self.parts.iter().any(|n| n == part.name);
@@ -104,11 +112,11 @@ impl Proof {
         for part in parts {
             if let Some(line) = noted(&done, part.name, &state) {
                 writeln!(out, "{:<10} good before  {line}", part.name)?;
-            } else if self.list {
+            } else if let Some(lock) = &alone {
+                good &= one(root, part, &state, lock.try_clone()?, out)?;
+            } else {
                 let (make, minutes) = (part.make.join(" "), part.minutes);
                 writeln!(out, "{:<10} {minutes:>4} min  make {make}", part.name)?;
-            } else {
-                good &= one(root, part, &state, out)?;
             }
         }
         if !self.list {
@@ -122,14 +130,36 @@ impl Proof {
     }
 }
 
-/// The commit, and whether anything differs from it.
+/// The lock of a run. What a run starts inherits it, so that no other begins beside what a killed one has left running.
+fn alone(folder: &Path) -> Result<File, Box<dyn Error>> {
+    let lock = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(folder.join("lock"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            Err("another release-proof runs, or what one started: wait for it or end it".into())
+        }
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
+/// The commit, and whether anything differs from it, files that are not tracked among them.
 fn state(root: &Path) -> Result<String, Box<dyn Error>> {
     let git = |words: &[&str]| -> Result<String, Box<dyn Error>> {
         let said = Command::new("git").current_dir(root).args(words).output()?;
+        if !said.status.success() {
+            let why = String::from_utf8_lossy(&said.stderr);
+            let words = words.join(" ");
+            return Err(format!("no commit to speak of, git {words}: {}", why.trim()).into());
+        }
         Ok(String::from_utf8(said.stdout)?.trim().to_owned())
     };
     let commit = git(&["rev-parse", "HEAD"])?;
-    let changes = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    let changes = git(&["status", "--porcelain", "--untracked-files=normal"])?;
     // With changes no run is like another: nothing that was done counts.
     Ok(if changes.is_empty() {
         commit
@@ -153,6 +183,7 @@ fn one(
     root: &Path,
     part: &Part,
     state: &str,
+    lock: File,
     out: &mut impl Write,
 ) -> Result<bool, Box<dyn Error>> {
     write!(out, "{:<10} ", part.name)?;
@@ -163,11 +194,12 @@ fn one(
         .current_dir(root)
         .arg("--silent")
         .args(part.make)
-        .stdin(Stdio::null())
+        // An empty file, as good as none to read from.
+        .stdin(lock)
         .stdout(Stdio::piped())
-        .stderr(fs::File::create(&log)?)
+        .stderr(File::create(&log)?)
         .spawn()?;
-    let mut said = fs::OpenOptions::new().append(true).open(&log)?;
+    let mut said = File::options().append(true).open(&log)?;
     let mut figure = String::new();
     if let Some(pipe) = make.stdout.take() {
         for line in BufReader::new(pipe).split(b'\n') {
@@ -191,10 +223,7 @@ fn one(
     writeln!(out, "{verdict:<5} {took:>6} s  {figure}")?;
     if good {
         let notes = root.join(FOLDER).join("done");
-        let mut notes = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(notes)?;
+        let mut notes = File::options().create(true).append(true).open(notes)?;
         writeln!(notes, "{state}\t{}\t{took} s, {figure}", part.name)?;
     } else {
         writeln!(out, "           see {FOLDER}/{}.log", part.name)?;
@@ -237,6 +266,40 @@ mod tests {
             assert!(makefile.contains(&target), "{} is no target", part.make[0]);
             assert!(part.minutes > 0);
         }
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_tree_without_a_commit() {
+        let folder = std::env::temp_dir().join(format!("kbtp-proof-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let git = |words: &[&str]| {
+            let mut git = Command::new("git");
+            git.current_dir(&folder).args(words);
+            assert!(git.output().unwrap().status.success(), "git {words:?}");
+        };
+        git(&["init", "--quiet"]);
+        let error = state(&folder).unwrap_err().to_string();
+        assert!(error.contains("rev-parse HEAD"), "{error}");
+        let me = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
+        git(&[&me[..], &["commit", "--quiet", "--allow-empty", "-m", "a"]].concat());
+        let clean = state(&folder).unwrap();
+        assert_eq!(clean.len(), 40, "{clean}");
+        fs::write(folder.join("new"), "").unwrap();
+        assert_eq!(state(&folder).unwrap(), format!("{clean} and changes"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn nothing_runs_beside_what_a_run_left() {
+        let folder = std::env::temp_dir().join(format!("kbtp-alone-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let first = alone(&folder).unwrap();
+        let left = first.try_clone().unwrap();
+        drop(first);
+        assert!(alone(&folder).is_err());
+        drop(left);
+        assert!(alone(&folder).is_ok());
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

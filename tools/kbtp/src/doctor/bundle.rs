@@ -167,32 +167,27 @@ mod tests {
     use crate::doctor::examine;
     use crate::doctor::sys::machine;
 
-    fn bundled(name: &str, files: &[(&str, &str)]) -> String {
-        let root = machine(&format!("bundle-{name}"), files);
+    fn bundled(files: &[(&str, &str)]) -> String {
+        let root = machine(files);
         let secret = ("KBTP_SECRET".into(), "hunter2".into());
         let other = ("PATH".into(), "/somewhere".into());
-        let text = text(&root, &examine(&root), [secret, other].into_iter());
-        std::fs::remove_dir_all(root).unwrap();
-        text
+        text(&root, &examine(&root), [secret, other].into_iter())
     }
 
     #[test]
     fn it_says_what_the_machine_is() {
-        let text = bundled(
-            "all",
-            &[
-                ("etc/os-release", "NAME=\"Debian GNU/Linux\"\n"),
-                ("proc/cpuinfo", "processor: 0\nmodel: x\n\nprocessor: 1\n"),
-                ("proc/meminfo", "MemTotal: 1 kB\n"),
-                ("sys/class/infiniband/mlx5_0/fw_ver", "20.31.1014\n"),
-                ("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n"),
-                ("sys/class/net/ens1np0/mtu", "9000\n"),
-                (
-                    "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
-                    "7\n",
-                ),
-            ],
-        );
+        let text = bundled(&[
+            ("etc/os-release", "NAME=\"Debian GNU/Linux\"\n"),
+            ("proc/cpuinfo", "processor: 0\nmodel: x\n\nprocessor: 1\n"),
+            ("proc/meminfo", "MemTotal: 1 kB\n"),
+            ("sys/class/infiniband/mlx5_0/fw_ver", "20.31.1014\n"),
+            ("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n"),
+            ("sys/class/net/ens1np0/mtu", "9000\n"),
+            (
+                "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+                "7\n",
+            ),
+        ]);
         for said in [
             "=== kbtp\n",
             "RDMA devices",
@@ -214,22 +209,19 @@ mod tests {
     fn it_says_nothing_that_is_nobodys_business() {
         let gid = "0000:0000:0000:0000:0000:ffff:0a4d:0001\n";
         let port = "sys/class/infiniband/rxe0/ports/1";
-        let text = bundled(
-            "private",
-            &[
-                (
-                    "proc/cmdline",
-                    "root=UUID=12ab hugepages=64 secret=x numa=off\n",
-                ),
-                (
-                    "sys/class/infiniband/rxe0/node_guid",
-                    "c00c:f8ff:fe53:f27f\n",
-                ),
-                (&format!("{port}/gids/0"), gid),
-                (&format!("{port}/gid_attrs/types/0"), "RoCE v2\n"),
-                ("sys/class/net/eth0/address", "52:54:00:12:34:56\n"),
-            ],
-        );
+        let text = bundled(&[
+            (
+                "proc/cmdline",
+                "root=UUID=12ab hugepages=64 secret=x numa=off\n",
+            ),
+            (
+                "sys/class/infiniband/rxe0/node_guid",
+                "c00c:f8ff:fe53:f27f\n",
+            ),
+            (&format!("{port}/gids/0"), gid),
+            (&format!("{port}/gid_attrs/types/0"), "RoCE v2\n"),
+            ("sys/class/net/eth0/address", "52:54:00:12:34:56\n"),
+        ]);
         assert!(text.contains("hugepages=64 numa=off"));
         assert!(text.contains("KBTP_SECRET is set"));
         for private in [
@@ -241,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_there_stays() {
-        let root = machine("bundle-there", &[("report", "mine")]);
+        let root = machine(&[("report", "mine")]);
         let path = root.join("report");
         write(&path, &root, &examine(&root)).unwrap_err();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
@@ -252,6 +244,5 @@ mod tests {
                 .unwrap()
                 .contains("=== doctor")
         );
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -27,9 +27,8 @@ pub(super) fn number(path: &Path) -> Option<u64> {
 
 /// A directory with files that stands for `/` in a test.
 #[cfg(test)]
-pub(super) fn machine(name: &str, files: &[(&str, &str)]) -> std::path::PathBuf {
-    let root = std::env::temp_dir().join(format!("kbtp-doctor-{}-{name}", std::process::id()));
-    fs::create_dir_all(&root).unwrap();
+pub(super) fn machine(files: &[(&str, &str)]) -> kbtp_harness::Scratch {
+    let root = kbtp_harness::Scratch::new();
     for (path, text) in files {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

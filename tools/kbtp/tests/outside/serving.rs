@@ -190,7 +190,8 @@ fn another_instance_has_other_blocks() {
 fn blocks_outlive_a_killed_target_whose_agent_holds_the_pool() {
     let dir = dir("agent");
     // A socket's path is short by law; the test directory's need not be.
-    let socket = std::env::temp_dir().join(format!("kbtp-test-{}.sock", std::process::id()));
+    let scratch = kbtp_harness::Scratch::new();
+    let socket = scratch.at("agent.sock");
     let args = [
         "agent",
         "--json",

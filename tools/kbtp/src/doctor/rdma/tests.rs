@@ -49,16 +49,14 @@ impl Files {
         files.add(&format!("{port}/gid_attrs/ndevs/{index}"), netdev)
     }
 
-    fn devices(&self, name: &str) -> Vec<Device> {
+    fn devices(&self) -> Vec<Device> {
         let files: Vec<(&str, &str)> = self.0.iter().map(|(p, t)| (&**p, &**t)).collect();
-        let root = machine(&format!("rdma-{name}"), &files);
-        let devices = devices(&root);
-        std::fs::remove_dir_all(root).unwrap();
-        devices
+        let root = machine(&files);
+        devices(&root)
     }
 
-    fn one(&self, name: &str) -> Device {
-        let mut devices = self.devices(name);
+    fn one(&self) -> Device {
+        let mut devices = self.devices();
         assert_eq!(devices.len(), 1);
         devices.remove(0)
     }
@@ -121,7 +119,7 @@ fn mlx5() -> Files {
 
 #[test]
 fn devices_in_software() {
-    let device = rxe().one("rxe");
+    let device = rxe().one();
     assert!(device.usable && device.software, "{device:?}");
     assert_eq!((device.kind, device.numa_node), (Kind::Roce, None));
     assert_eq!(device.ports[0].gids.len(), 2, "empty entries do not count");
@@ -135,7 +133,7 @@ fn devices_in_software() {
             .starts_with("usable: chosen for an address of rx0;")
     );
 
-    let device = siw().one("siw");
+    let device = siw().one();
     assert!(device.usable && device.software, "{device:?}");
     assert_eq!(device.kind, Kind::Iwarp);
     assert_eq!(device.ports[0].netdev.as_deref(), Some("eth0"));
@@ -143,7 +141,7 @@ fn devices_in_software() {
 
 #[test]
 fn a_nic_is_used_by_the_port_that_is_active() {
-    let device = mlx5().one("mlx5");
+    let device = mlx5().one();
     assert!(device.usable && !device.software, "{device:?}");
     assert_eq!(device.numa_node, Some(1));
     assert_eq!(device.why, "usable: chosen for an address of ens1np1");
@@ -160,7 +158,7 @@ fn infiniband() {
     let device = Files::new()
         .device("mlx5_1", "1: CA\n", "4: ACTIVE\n", "InfiniBand\n")
         .gid("mlx5_1", 0, "IB/RoCE v1\n", LINK_LOCAL, "")
-        .one("ib");
+        .one();
     assert!(device.usable, "{device:?}");
     assert_eq!(device.kind, Kind::InfiniBand);
 }
@@ -223,7 +221,7 @@ fn each_thing_that_is_missing_is_named_with_what_helps() {
             "plain NIC",
         ),
     ] {
-        let device = files.one(name);
+        let device = files.one();
         assert!(!device.usable, "{name}: {device:?}");
         assert!(device.why.contains(why), "{name}: {}", device.why);
         let helps = device.remedy.as_deref().unwrap_or_default();
@@ -235,9 +233,8 @@ fn each_thing_that_is_missing_is_named_with_what_helps() {
 fn one_that_may_not_be_opened() {
     let files = rxe();
     let files: Vec<(&str, &str)> = files.0.iter().map(|(p, t)| (&**p, &**t)).collect();
-    let root = machine("rdma-forbidden", &files);
+    let root = machine(&files);
     let device = found(&root, &|path| !path.ends_with("rdma_cm")).remove(0);
-    std::fs::remove_dir_all(root).unwrap();
     assert!(!device.usable, "{device:?}");
     assert_eq!(device.why, "this user may not open /dev/infiniband/rdma_cm");
     assert!(device.remedy.unwrap().contains("udev"));
@@ -245,5 +242,5 @@ fn one_that_may_not_be_opened() {
 
 #[test]
 fn a_machine_without() {
-    assert_eq!(Files::new().devices("none"), []);
+    assert_eq!(Files::new().devices(), []);
 }
