@@ -105,6 +105,10 @@ mod tests {
         extents.take_at(9, 1);
         assert_eq!(extents.runs, BTreeMap::from([(0, 2), (5, 4)]));
         assert_eq!(extents.free(), 6);
+        extents.take_at(0, 2);
+        assert_eq!(extents.runs, BTreeMap::from([(5, 4)]));
+        extents.take_at(5, 4);
+        assert_eq!(extents.take(1), None);
     }
 
     proptest! {

@@ -14,6 +14,8 @@ mod homes;
 #[cfg(test)]
 #[cfg(loom)]
 mod loom_tests;
+#[cfg(test)]
+mod meta_tests;
 mod outside;
 mod partition;
 mod pins;

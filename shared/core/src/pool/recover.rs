@@ -79,7 +79,7 @@ impl Pool {
     }
 
     /// The records that lie within the table and share no handle with an earlier one, and the others.
-    fn without_overlaps(
+    pub(super) fn without_overlaps(
         &self,
         mut records: Vec<RangeRecord>,
     ) -> (Vec<RangeRecord>, Vec<RecordSlot>) {

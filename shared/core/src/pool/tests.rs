@@ -207,21 +207,21 @@ pub(super) fn regions(geometry: &Geometry) -> (Region, Region) {
     )
 }
 
-fn pool(blocks: u32) -> Pool {
+pub(super) fn pool(blocks: u32) -> Pool {
     let geometry = geometry(blocks, 256);
     let (meta, data) = regions(&geometry);
     Pool::format(meta, data, geometry, [1; 16], Contents::Zeroed).unwrap()
 }
 
-const OURS: Domain = Domain(1);
+pub(super) const OURS: Domain = Domain(1);
 const THEIRS: Domain = Domain(2);
 
-fn hold(pool: &Pool, domain: Domain) -> BlockIndex {
+pub(super) fn hold(pool: &Pool, domain: Domain) -> BlockIndex {
     let ticket = pool.take(Home::Shared).unwrap();
     pool.consume(Home::Shared, ticket, domain).unwrap()
 }
 
-fn store(pool: &Pool, row: u64, data: &[u8]) -> BlockIndex {
+pub(super) fn store(pool: &Pool, row: u64, data: &[u8]) -> BlockIndex {
     let block = hold(pool, OURS);
     assert!(pool.write(block, data));
     pool.bind(
@@ -233,7 +233,7 @@ fn store(pool: &Pool, row: u64, data: &[u8]) -> BlockIndex {
     block
 }
 
-fn clean(pool: &Pool) -> Audit {
+pub(super) fn clean(pool: &Pool) -> Audit {
     let audit = pool.audit();
     assert_eq!(audit.faults, Vec::<String>::new());
     audit

@@ -4,9 +4,6 @@
 
 mod ring;
 
-use super::tests::{geometry, regions};
-use super::{Contents, Pool};
-
 use stateright::Model;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -66,10 +63,4 @@ where
     fn must(&self, same: bool, what: impl FnOnce() -> String) {
         assert!(same, "{ASTRAY}: {}, in {:?}", what(), self.state);
     }
-}
-
-fn pool(blocks: u32) -> Pool {
-    let geometry = geometry(blocks, 256);
-    let (meta, data) = regions(&geometry);
-    Pool::format(meta, data, geometry, [1; 16], Contents::Zeroed).unwrap()
 }

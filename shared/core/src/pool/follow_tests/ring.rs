@@ -1,7 +1,8 @@
 //! `Ring::take`, `Ring::consume` and `Ring::free` of a pool's shared ring follow the model `ring`, access by access.
 
-use super::{Way, pool};
+use super::Way;
 use crate::pool::ring::{Freed, Ring, RingMemory};
+use crate::pool::tests::pool;
 use crate::pool::{Home, Pool};
 use crate::schedules::check;
 use crate::sync::watch::{Used, tell};
