@@ -248,6 +248,23 @@ mod tests {
 
     const SLOTS: u16 = 12;
 
+    /// The end of work that a slot's last user posted is not the next one's.
+    #[test]
+    fn each_use_of_a_slot_has_a_number_of_its_own() {
+        let mut order = Order::new(SLOTS);
+        let slot = SlotIndex(3);
+        let unused = order.seq(slot);
+        let uses = [1, 2].map(|handle| {
+            order.join(slot, Handle(handle), true, false);
+            let seq = order.seq(slot);
+            order.leave(slot);
+            assert_eq!(order.seq(slot), unused);
+            seq
+        });
+        let [first, second] = uses;
+        assert!(first != second && first != unused && second != unused);
+    }
+
     proptest! {
         #[test]
         fn lines_are_as_the_rule_says(steps in prop::collection::vec((any::<bool>(), 0_u64..3, any::<bool>(), 0_usize..12), 0..200)) {
