@@ -110,6 +110,11 @@ pub const TARGETS: &[Target] = &[
         cost: 50,
     },
     Target {
+        name: "chain_steps",
+        run: device::chain_steps,
+        cost: 500,
+    },
+    Target {
         name: "target_config",
         run: text::target_config,
         cost: 10,

@@ -129,6 +129,7 @@ mod tests {
         initiator_session
         mlx5_wqe
         chain_memory
+        chain_steps
         target_config
         command_line
         trace

@@ -581,6 +581,29 @@ mod tests {
     }
 
     #[test]
+    fn r14_steps_do_not_write_over_each_other() {
+        let (template, place) = (full(BLOCK), placement());
+        let builder = Builder::new(&template, &place, BLOCK).expect("it fits");
+        let good = builder.arm(7).expect("it makes sense");
+        let Some(Step::Write { address: first, .. }) = good.first() else {
+            panic!("it is a write")
+        };
+        let broken = |address: u64, len: usize| {
+            let octets = vec![0; len];
+            let mut steps = good.clone();
+            steps.insert(1, Step::Write { address, octets });
+            let findings = check_armed(&template, &place, 7, &steps);
+            let rule = Rule::R14ArmedFirst;
+            findings.iter().any(|finding| finding.rule == rule)
+        };
+        assert!(broken(first + 8, 8), "a WQE from its middle on");
+        assert!(broken(first - 1, 2), "a WQE's first octet");
+        assert!(broken(u64::MAX, 2), "behind all addresses");
+        assert!(!broken(first + 8, 0), "nothing");
+        assert!(!broken(first - 1, 1), "what lies before");
+    }
+
+    #[test]
     fn r14_slots_are_armed_first() {
         let (template, place) = (full(BLOCK), placement());
         let builder = Builder::new(&template, &place, BLOCK).expect("it fits");

@@ -147,3 +147,98 @@ pub(super) fn chain_memory(octets: &[u8]) {
         }
     }
 }
+
+/// A slot's steps as a file may have them that `kbtp wqe check` is given: other addresses, octets cut off or too many, steps
+/// left out, twice or in another order. Four octets a change: what, which step, two operands; a new address is eight more.
+/// The checker has its findings, whatever it is; where it has none, no octet is other than it saw.
+pub(super) fn chain_steps(octets: &[u8]) {
+    let Some((&options, mut rest)) = octets.split_first() else {
+        return;
+    };
+    let [one, other] = armed();
+    let armed = if options & 1 == 0 { one } else { other };
+    let mut steps = armed.steps.clone();
+    while let Some(([what, at, one, other], more)) = rest.split_first_chunk::<4>() {
+        rest = more;
+        let Some(at) = usize::from(*at).checked_rem(steps.len()) else {
+            break;
+        };
+        match what % 7 {
+            0 => {
+                let (address, more) = rest.split_first_chunk().unwrap_or((&[u8::MAX; 8], &[]));
+                rest = more;
+                write_at(&mut steps, at, |to, _| *to = u64::from_be_bytes(*address));
+            }
+            1 => {
+                let by = i64::from(i16::from_be_bytes([*one, *other]));
+                write_at(&mut steps, at, |to, _| *to = to.wrapping_add_signed(by));
+            }
+            2 => write_at(&mut steps, at, |_, octets| octets.truncate((*one).into())),
+            3 => write_at(&mut steps, at, |_, octets| {
+                octets.resize(octets.len() + usize::from(*one), *other);
+            }),
+            4 => drop(steps.remove(at)),
+            5 if steps.len() < 2 * armed.steps.len() => {
+                let again = steps.get(at).cloned();
+                let to = usize::from(*other) % (steps.len() + 1);
+                steps.splice(to..to, again);
+            }
+            _ => {
+                let other = usize::from(*other) % steps.len();
+                steps.swap(at, other);
+            }
+        }
+    }
+    let findings = check_armed(&armed.template, placement(), SLOT, &steps);
+    for finding in &findings {
+        assert!(!finding.to_string().is_empty());
+    }
+    if findings.is_empty() {
+        // What was last written at an address is what lies there in the end.
+        for step in &steps {
+            let Step::Write { address, .. } = step else {
+                continue;
+            };
+            let last = steps.iter().rev().find_map(|step| match step {
+                Step::Write {
+                    address: at,
+                    octets,
+                } if at == address => Some(octets),
+                _ => None,
+            });
+            let Some(last) = last else { continue };
+            assert_eq!(&left_at(&steps, *address, last.len()), last);
+        }
+    }
+}
+
+/// What all steps leave in `len` octets from `address` on.
+fn left_at(steps: &[Step], address: u64, len: usize) -> Vec<u8> {
+    let mut left = vec![0; len];
+    for step in steps {
+        let Step::Write {
+            address: at,
+            octets,
+        } = step
+        else {
+            continue;
+        };
+        for (place, to) in (0..).zip(&mut left) {
+            let here = address
+                .checked_add(place)
+                .and_then(|here| here.checked_sub(*at));
+            let here = here.and_then(|here| usize::try_from(here).ok());
+            if let Some(octet) = here.and_then(|here| octets.get(here)) {
+                *to = *octet;
+            }
+        }
+    }
+    left
+}
+
+/// Changes a step that writes.
+fn write_at(steps: &mut [Step], at: usize, change: impl FnOnce(&mut u64, &mut Vec<u8>)) {
+    if let Some(Step::Write { address, octets }) = steps.get_mut(at) {
+        change(address, octets);
+    }
+}

@@ -5,6 +5,7 @@ use super::show::ArmStep;
 use super::{hex, put, unhex};
 use crate::cli::wqe::{WqeCheckArgs, WqeProfile};
 use crate::failure::Failure;
+use crate::files;
 use crate::output;
 use kbtp_chain::record::{Outcome, Record};
 use kbtp_chain::{Finding, Rule, Step, Template, check, check_armed, check_rows, table};
@@ -125,7 +126,8 @@ fn verdicts(findings: &[Finding]) -> Vec<Verdict> {
 
 /// The steps of a file. The receive list is not in it: it is the one that is built.
 fn read(path: &Path, slot: u64, built: &[Step]) -> Result<Vec<Step>, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::file("read", path, &e))?;
+    let text = files::read_text(path, files::SETTINGS_MAX);
+    let text = text.map_err(|e| Failure::file("read", path, &e))?;
     let wrong = |what: String| {
         Failure::operation(
             format_args!("{}: {what}", path.display()),
@@ -230,6 +232,15 @@ mod tests {
     use super::*;
     use kbtp_chain::full;
     use kbtp_wire::ByteLen;
+
+    #[test]
+    fn a_file_without_end_is_not_read_whole() {
+        let error = read(Path::new("/dev/zero"), 0, &[]).unwrap_err();
+        assert!(
+            error.to_string().contains("longer than 1.00 MiB"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn differences_are_runs_of_octets_with_their_wqe() {

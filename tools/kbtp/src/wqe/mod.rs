@@ -73,7 +73,9 @@ fn hex(octets: &[u8]) -> String {
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     let octet = |pair: &[u8; 2]| {
-        let digits = std::str::from_utf8(pair).ok()?;
+        // A sign is no digit, though a number may have one.
+        let digits = std::str::from_utf8(pair).ok();
+        let digits = digits.filter(|_| pair.iter().all(u8::is_ascii_hexdigit))?;
         u8::from_str_radix(digits, 16).ok()
     };
     rest.is_empty()
@@ -89,7 +91,7 @@ mod tests {
     fn octets_become_digits_and_digits_octets() {
         assert_eq!(hex(&[0, 0xa5, 255]), "00a5ff");
         assert_eq!(unhex("00a5ff"), Some(vec![0, 0xa5, 255]));
-        for wrong in ["0", "0g", "é"] {
+        for wrong in ["0", "0g", "é", "+f", "-0"] {
             assert_eq!(unhex(wrong), None, "{wrong}");
         }
     }

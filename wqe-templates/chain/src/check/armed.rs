@@ -19,6 +19,7 @@ pub fn check_armed(
 ) -> Vec<Finding> {
     let mut findings = Findings::default();
     in_order(steps, &mut findings);
+    apart(steps, &mut findings);
     for (queue, element) in template.elements() {
         wqe(template, placement, n, steps, queue, element, &mut findings);
     }
@@ -60,6 +61,41 @@ fn in_order(steps: &[Step], findings: &mut Findings) {
         "request",
         "no barrier between the slot and its receive",
     );
+}
+
+/// No step writes over what another wrote from elsewhere on: what lies at an address is what was last written there.
+fn apart(steps: &[Step], findings: &mut Findings) {
+    let rule = Rule::R14ArmedFirst;
+    let mut spans = Vec::with_capacity(steps.len());
+    for step in steps {
+        let Step::Write { address, octets } = step else {
+            continue;
+        };
+        match address.checked_add(octets.len() as u64) {
+            Some(end) if end > *address => spans.push((*address, end)),
+            Some(_) => {}
+            None => findings.add(rule, "request", "octets are written behind all addresses"),
+        }
+    }
+    spans.sort_unstable();
+    // How far those reach that start where the last one does, and those that start before.
+    let (mut start, mut here, mut before) = (0, 0, 0);
+    for (from, to) in spans {
+        if from != start {
+            before = here.max(before);
+            (start, here) = (from, 0);
+        }
+        if from < before {
+            let rule = Rule::R14ArmedFirst;
+            findings.add(
+                rule,
+                "request",
+                "octets are written over those of another step",
+            );
+            return;
+        }
+        here = here.max(to);
+    }
 }
 
 /// The last octets that are written at an address.
