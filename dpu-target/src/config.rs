@@ -269,6 +269,9 @@ pub struct TargetConfig {
     pub engine: EngineChoice,
     /// The device that executes them; needed with, and only with, `engine = "chain"`.
     pub nic: Option<NicChoice>,
+    /// Addresses of RDMA devices to listen on too, RoCEv2, InfiniBand or iWARP, each one device's own; none given: TCP alone.
+    /// Port 0 takes a free one.
+    pub rdma: Vec<SocketAddr>,
     /// Worker threads; none given: one for each core the process may use, up to 16.
     pub workers: Option<u16>,
     /// Octets of a block.
@@ -320,6 +323,7 @@ impl Default for TargetConfig {
             )],
             engine: EngineChoice::default(),
             nic: None,
+            rdma: Vec::new(),
             workers: None,
             block_size: 64 * 1024,
             blocks: 1024,
@@ -581,6 +585,8 @@ mod tests {
                 }];
             }),
             ("listen", |c| c.listen.clear()),
+            ("rdma", |c| c.rdma = vec!["0.0.0.0:7471".parse().unwrap()]),
+            ("rdma", |c| c.rdma = vec!["192.0.2.1:7471".parse().unwrap()]),
             ("admin", |c| c.admin = Some(c.listen[0])),
             ("workers", |c| c.workers = Some(0)),
             ("spin", |c| c.spin = SpinPolicy::For(Duration::from_secs(1))),

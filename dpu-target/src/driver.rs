@@ -13,11 +13,11 @@ use crate::config::{ConfigError, TargetConfig};
 use crate::inbox::InboxSender;
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::status::Status;
+use crate::transport::{Listening, Served};
 use admin::AdminCommand;
 use build::Builder;
 use control::ControlCommand;
 use kbtp_core::{Audit, DirectoryError, PoolError, Shared};
-use kbtp_iwarp_tcp::{Listener, TcpRdmaStream};
 use memory::Link;
 use overview::Overview;
 use std::io;
@@ -57,6 +57,17 @@ pub enum StartError {
     /// The device does not do what chains need.
     #[error("the device cannot serve the pool: {0}")]
     Device(String),
+    /// No RDMA device listens there.
+    #[error(
+        "cannot listen on {address} of an RDMA device: name an address that a device here has, or leave `rdma` empty and serve iWARP over TCP"
+    )]
+    Rdma {
+        /// The address.
+        address: SocketAddr,
+        /// What the libraries or the device said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The system has no randomness.
     #[error("the system gives no randomness")]
     Entropy(#[source] io::Error),
@@ -101,7 +112,7 @@ pub enum JoinError {
 pub struct ShutdownHandle {
     lifecycle: Arc<Lifecycle>,
     control: InboxSender<ControlCommand>,
-    workers: Arc<[InboxSender<Command<TcpRdmaStream>>]>,
+    workers: Arc<[InboxSender<Command<Served>>]>,
     drain: Arc<Shared>,
 }
 
@@ -160,7 +171,7 @@ impl Target {
         config.fit_to_engine();
         build::raise_descriptor_limit(config.limits.sessions);
         let listeners = build::listen(&config)?;
-        let addresses: Vec<_> = listeners.iter().map(Listener::local_addr).collect();
+        let addresses: Vec<_> = listeners.iter().map(Listening::local_addr).collect();
         let admin = config.admin.map(build::listen_admin).transpose()?;
         let memory = memory::open(&config)?;
         Builder::new(config, addresses, memory)?.run(listeners, admin)

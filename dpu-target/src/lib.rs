@@ -45,6 +45,7 @@ mod slab;
 mod sources;
 mod status;
 mod timers;
+mod transport;
 mod units;
 
 pub use config::{

@@ -37,6 +37,8 @@ impl Role {
 struct Registration {
     epoch: u64,
     stag: Stag,
+    /// Tagged Offset of its first octet.
+    base: TaggedOffset,
 }
 
 /// STags of buffers that were dropped, for the client to invalidate.
@@ -229,22 +231,23 @@ impl Buffer {
             self.give_back();
             self.returned = Arc::clone(returned);
         }
-        let stag = match *self.registration(role) {
-            Some(Registration { epoch: e, stag }) if e == epoch => stag,
+        let (stag, base) = match *self.registration(role) {
+            Some(Registration {
+                epoch: e,
+                stag,
+                base,
+            }) if e == epoch => (stag, base),
             _ => {
-                let stag = stream.register(
-                    &self.region,
-                    self.range(),
-                    TaggedOffset(0),
-                    role.access(invalidate),
-                )?;
-                *self.registration(role) = Some(Registration { epoch, stag });
-                stag
+                let base = stream.tagged_base(&self.region, self.start, TaggedOffset(0));
+                let access = role.access(invalidate);
+                let stag = stream.register(&self.region, self.range(), base, access)?;
+                *self.registration(role) = Some(Registration { epoch, stag, base });
+                (stag, base)
             }
         };
         Ok(LocalBuffer {
             stag,
-            offset: TaggedOffset(0),
+            offset: base,
             len: match role {
                 Role::Sink => self.capacity,
                 Role::Source => self.len,

@@ -90,6 +90,7 @@ mod table;
 mod tcp;
 #[cfg(test)]
 mod testing;
+mod verbs;
 
 #[cfg(feature = "tokio")]
 pub use async_client::{All, AsyncClient, Output, Running};
@@ -105,3 +106,4 @@ pub use kbtp_wire::{Generation, Handle, InitiatorId, Status};
 pub use ops::{Completed, FreeOptions, LoadOptions, Op, StoreOptions};
 pub use options::{Options, Reconnect};
 pub use tcp::Tcp;
+pub use verbs::Verbs;

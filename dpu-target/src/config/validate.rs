@@ -196,9 +196,9 @@ impl TargetConfig {
 
     fn validate_addresses(&self) -> Result<(), ConfigError> {
         check(
-            (1..=limits::LISTENERS_MAX).contains(&self.listen.len()),
+            (1..=limits::LISTENERS_MAX).contains(&(self.listen.len() + self.rdma.len())),
             "listen",
-            format!("{} addresses", self.listen.len()),
+            format!("{} addresses", self.listen.len() + self.rdma.len()),
             "nowhere to listen, or too many places",
             format!("name 1 to {}", limits::LISTENERS_MAX),
         )?;
@@ -211,6 +211,31 @@ impl TargetConfig {
                 "not a loopback address, and nobody would be authenticated",
                 "name tenants with keys, listen on 127.0.0.1 or [::1], or set \
                  allow_unauthenticated = true if everybody who reaches this address may use the pool",
+            )?;
+        }
+        //= kbtp-p9-no-open-start
+        for address in &self.rdma {
+            check(
+                self.engine == EngineChoice::Software,
+                "rdma",
+                address,
+                "chains have only been tried with iWARP over TCP",
+                "leave rdma empty, or take engine = \"software\"",
+            )?;
+            check(
+                !address.ip().is_unspecified() && !address.ip().is_loopback(),
+                "rdma",
+                address,
+                "not an address of one RDMA device",
+                "name an address that one device has: rdma link and ip address list them",
+            )?;
+            check(
+                self.auth_required() || self.allow_unauthenticated,
+                "rdma",
+                address,
+                "an address that others reach, and nobody would be authenticated",
+                "name tenants with keys, or set allow_unauthenticated = true if everybody who reaches this address may use \
+                 the pool",
             )?;
         }
         if let Some(admin) = self.admin {

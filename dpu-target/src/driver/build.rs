@@ -16,10 +16,10 @@ use crate::metrics::{BuildInfo, WorkerMetrics};
 use crate::plane::Plane;
 use crate::sources::places_of;
 use crate::status::PagesStatus;
+use crate::transport::{Listening, Served};
 use kbtp_core::{Directory, DirectoryConfig, Shared, TenantConfig, TenantKey};
 use kbtp_iwarp_tcp::{
     Clock, Config as RdmaConfig, CopyFirst, ListenOptions, Listener, Poller, Spin, StreamOptions,
-    TcpRdmaStream,
 };
 use kbtp_nic_model::{Hazards, Model, Schedule};
 use kbtp_wire::AuthMode;
@@ -87,7 +87,7 @@ impl Builder {
 
     pub(super) fn run(
         self,
-        listeners: Vec<Listener>,
+        listeners: Vec<Listening>,
         admin: Option<TcpListener>,
     ) -> Result<Target, StartError> {
         let spin = match self.config.spin {
@@ -103,7 +103,7 @@ impl Builder {
             senders.push(tx);
             ends.push((poller, rx));
         }
-        let senders: Arc<[InboxSender<Command<TcpRdmaStream>>]> = senders.into();
+        let senders: Arc<[InboxSender<Command<Served>>]> = senders.into();
         let (control, control_inbox) = inbox(self.poller.waker());
         let shutdown = ShutdownHandle {
             lifecycle: Arc::new(Lifecycle::default()),
@@ -156,7 +156,7 @@ impl Builder {
     fn spawn_workers(
         &self,
         target: &mut Target,
-        ends: Vec<(Poller, Inbox<Command<TcpRdmaStream>>)>,
+        ends: Vec<(Poller, Inbox<Command<Served>>)>,
     ) -> Result<(), StartError> {
         let times = Times {
             handshake: millis(self.config.limits.handshake_timeout),
@@ -198,7 +198,7 @@ impl Builder {
     fn spawn_control(
         self,
         target: &mut Target,
-        listeners: Vec<Listener>,
+        listeners: Vec<Listening>,
         inbox: Inbox<ControlCommand>,
     ) -> Result<(), StartError> {
         let thread = ControlThread {
@@ -282,7 +282,7 @@ fn spawn_admin(
     Ok((spawn("kbtp-admin".to_owned(), run)?, tx))
 }
 
-pub(super) fn listen(config: &TargetConfig) -> Result<Vec<Listener>, StartError> {
+pub(super) fn listen(config: &TargetConfig) -> Result<Vec<Listening>, StartError> {
     let half_open = usize::try_from(config.limits.half_open).unwrap_or(usize::MAX);
     let bind = |address: &SocketAddr| {
         let options = ListenOptions {
@@ -296,7 +296,38 @@ pub(super) fn listen(config: &TargetConfig) -> Result<Vec<Listener>, StartError>
             source,
         })
     };
-    config.listen.iter().map(bind).collect()
+    let tcp = config
+        .listen
+        .iter()
+        .map(|address| bind(address).map(|listener| Listening::Tcp(Box::new(listener))));
+    let rdma = config.rdma.iter().map(|address| {
+        let options = kbtp_verbs::ListenOptions {
+            stream: device_options(config),
+            half_open,
+            half_open_per_source: places_of(address, half_open),
+            ..kbtp_verbs::ListenOptions::default()
+        };
+        kbtp_verbs::Listener::bind(*address, options)
+            .map(|listener| Listening::Rdma(Box::new(listener)))
+            .map_err(|source| StartError::Rdma {
+                address: *address,
+                source: source.into(),
+            })
+    });
+    tcp.chain(rdma).collect()
+}
+
+/// As [`stream_config`], for a device.
+fn device_options(config: &TargetConfig) -> kbtp_verbs::StreamOptions {
+    let like = stream_config(config);
+    kbtp_verbs::StreamOptions {
+        send_work: like.send_queue.into(),
+        receives: like.receive_slots.into(),
+        receive_len: like.max_receive,
+        registrations: like.registrations,
+        startup_ms: like.startup_timeout_ms,
+        ..kbtp_verbs::StreamOptions::default()
+    }
 }
 
 fn stream_options(config: &TargetConfig) -> StreamOptions {

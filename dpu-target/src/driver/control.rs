@@ -7,15 +7,13 @@ use crate::inbox::{Inbox, InboxSender};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::plane::Plane;
 use crate::sources::{Sources, few_left, places_of};
+use crate::transport::{Listening, Newcomer, Served};
 use kbtp_control::AgentEvent;
 use kbtp_fabric::Time;
-use kbtp_iwarp_tcp::{
-    Answer, Interest, Listener, ListenerCounters, Poller, TcpRdmaStream, entropy,
-};
+use kbtp_iwarp_tcp::{Answer, Interest, ListenerCounters, Poller, entropy};
 use kbtp_wire::{AuthMode, Challenge, PrivateData};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Told to the control thread.
@@ -41,10 +39,10 @@ enum Leave {
 
 /// What the control thread runs on.
 pub(crate) struct ControlThread {
-    pub(crate) listeners: Vec<Listener>,
+    pub(crate) listeners: Vec<Listening>,
     pub(crate) poller: Poller,
     pub(crate) inbox: Inbox<ControlCommand>,
-    pub(crate) workers: Arc<[InboxSender<Command<TcpRdmaStream>>]>,
+    pub(crate) workers: Arc<[InboxSender<Command<Served>>]>,
     pub(crate) counts: Arc<[Arc<Worker>]>,
     /// The control thread's own counters.
     pub(crate) own: Arc<Worker>,
@@ -66,7 +64,9 @@ impl ControlThread {
     /// If the system gives no events any more.
     pub(crate) fn run(mut self) -> io::Result<(Link, bool)> {
         for (token, listener) in (0..).zip(&self.listeners) {
-            self.poller.add(listener.as_fd(), token, Interest::READ)?;
+            if let Some(fd) = listener.descriptor() {
+                self.poller.add(fd, token, Interest::READ)?;
+            }
         }
         if let Some(fd) = self.link.event_fd() {
             self.poller.add(fd, AGENT, Interest::READ)?;
@@ -75,7 +75,7 @@ impl ControlThread {
         let mut agent_lost = false;
         loop {
             let due = self.plane.schedule();
-            let accepts = self.listeners.iter().filter_map(Listener::next_timeout);
+            let accepts = self.listeners.iter().filter_map(Listening::next_timeout);
             let until = accepts.chain(due).chain(accept_until).min();
             let now = self.poller.wait(until)?;
             while let Some(command) = self.inbox.next() {
@@ -120,7 +120,9 @@ impl ControlThread {
 
     fn stop_listening(&mut self) {
         for listener in self.listeners.drain(..) {
-            if let Err(error) = self.poller.remove(listener.as_fd()) {
+            if let Some(fd) = listener.descriptor()
+                && let Err(error) = self.poller.remove(fd)
+            {
                 tracing::warn!(%error, "a listener was not watched");
             }
         }
@@ -148,7 +150,7 @@ impl ControlThread {
             return;
         }
         let sum = |of: fn(&ListenerCounters) -> u64| {
-            let counters = self.listeners.iter().map(Listener::counters);
+            let counters = self.listeners.iter().map(Listening::counters);
             counters.fold(0, |n: u64, c| n.wrapping_add(of(&c)))
         };
         let sums = [
@@ -166,7 +168,7 @@ impl ControlThread {
     }
 
     /// Hands a stream to the worker that has the fewest.
-    fn deal(&self, accepted: kbtp_iwarp_tcp::Accepted) {
+    fn deal(&self, accepted: Newcomer) {
         let peer = accepted.stream.peer_addr();
         let load = self.counts.iter().map(|w| w.metrics.load());
         let streams = load.clone().fold(0, u64::saturating_add);
@@ -274,7 +276,7 @@ impl ControlThread {
 }
 
 /// Connections a listener refused because too many were in their startup.
-fn refused(listener: &Listener) -> u64 {
+fn refused(listener: &Listening) -> u64 {
     let counters = listener.counters();
     counters.over_half_open.saturating_add(counters.over_source)
 }

@@ -9,10 +9,11 @@ use crate::limits;
 use crate::metrics::{BuildInfo, Counted, PoolGauges, WorkerMetrics, blocks_bound, render};
 use crate::plane::Plane;
 use crate::status::{AuditStatus, LeaseStatus, PagesStatus, Status, hex};
+use crate::transport::Served;
 use crossbeam_channel::Sender;
 use kbtp_core::{Audit, Stats};
 use kbtp_fabric::Time;
-use kbtp_iwarp_tcp::{Clock, TcpRdmaStream};
+use kbtp_iwarp_tcp::Clock;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub(crate) struct Overview {
     pub(crate) workers: Arc<[Arc<Worker>]>,
     /// The control thread's counters.
     pub(crate) own: Arc<Worker>,
-    pub(crate) inboxes: Arc<[InboxSender<Command<TcpRdmaStream>>]>,
+    pub(crate) inboxes: Arc<[InboxSender<Command<Served>>]>,
     pub(crate) plane: Arc<Plane>,
     pub(crate) lifecycle: Arc<Lifecycle>,
 }
@@ -99,7 +100,7 @@ impl Overview {
     /// that have ended count as silent if `ended_too`.
     fn ask<T>(
         &self,
-        command: impl Fn(Sender<T>) -> Command<TcpRdmaStream>,
+        command: impl Fn(Sender<T>) -> Command<Served>,
         ended_too: bool,
     ) -> (Vec<T>, usize) {
         let (tx, rx) = crossbeam_channel::bounded(self.inboxes.len());

@@ -42,6 +42,7 @@ pub use peer::{Peer, Reply, Segment, Start, frame};
 pub use process::{Process, Scratch, command, ok, run};
 pub use raw::{Buffer, Raw, Received};
 pub use session::{NO_DATA, Session, Who, alloc_store, fetched, load, remote, store};
+pub use software::on_device;
 pub use stamp::{Origin, differs, stamped};
 pub use subject::{Audit, Count, Setup, Subject, TenantSetup, start};
 pub use victim::{Ground, Victim, against};

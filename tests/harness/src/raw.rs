@@ -5,7 +5,7 @@ use kbtp_fabric::{
     Access, CloseReason, Event, LocalBuffer, RemoteBuffer, Stream, StreamError, WorkId,
     WorkOutcome, WorkRequest,
 };
-use kbtp_iwarp_tcp::{ConnectOptions, Connector, Interest, Poller, Spin, TcpRdmaStream};
+use kbtp_iwarp_tcp::{ConnectOptions, Connector, Interest, Poller, Spin};
 use kbtp_memory::{PageOptions, Region};
 use kbtp_wire::{ByteLen, DataDescriptor, PrivateData, Stag, TaggedOffset};
 use std::collections::{HashMap, VecDeque};
@@ -25,6 +25,11 @@ pub struct Received {
     pub invalidated: Option<Stag>,
 }
 
+/// A stream of any transport.
+trait AnyStream: Stream + std::fmt::Debug + Send {}
+
+impl<S: Stream + std::fmt::Debug + Send> AnyStream for S {}
+
 /// A registered buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buffer {
@@ -32,6 +37,8 @@ pub struct Buffer {
     pub stag: Stag,
     /// Where it begins in the arena.
     at: u64,
+    /// Its Tagged Offset.
+    offset: TaggedOffset,
     /// Its octets.
     pub len: u32,
 }
@@ -42,7 +49,7 @@ impl Buffer {
     pub const fn descriptor(&self) -> DataDescriptor {
         DataDescriptor {
             stag: self.stag,
-            offset: TaggedOffset(BASE + self.at),
+            offset: self.offset,
             len: ByteLen(self.len),
         }
     }
@@ -50,7 +57,7 @@ impl Buffer {
     const fn local(&self) -> LocalBuffer {
         LocalBuffer {
             stag: self.stag,
-            offset: TaggedOffset(BASE + self.at),
+            offset: self.offset,
             len: ByteLen(self.len),
         }
     }
@@ -59,7 +66,7 @@ impl Buffer {
 /// The initiator.
 #[derive(Debug)]
 pub struct Raw {
-    stream: TcpRdmaStream,
+    stream: Box<dyn AnyStream>,
     poller: Poller,
     arena: Region,
     used: u64,
@@ -82,9 +89,18 @@ impl Raw {
     ///
     /// # Errors
     /// What the transport says.
-    pub fn try_connect(address: SocketAddr) -> Result<Self, kbtp_iwarp_tcp::ConnectError> {
+    pub fn try_connect(address: SocketAddr) -> Result<Self, Box<dyn std::error::Error>> {
         let patience = Patience::new();
         let mut poller = Poller::new(Spin::Off).unwrap();
+        if crate::software::device().is_some() {
+            let options = kbtp_verbs::ConnectOptions::default();
+            let connected = kbtp_verbs::connect(address, options, b"", 10_000)?;
+            return Ok(Self::new(
+                Box::new(connected.stream),
+                connected.private_data,
+                poller,
+            ));
+        }
         let mut connector = Connector::start(address, ConnectOptions::default(), b"")?;
         let connected = loop {
             let now = patience.now("the stream's set-up");
@@ -97,11 +113,17 @@ impl Raw {
             poller.wait(Some(patience.end)).unwrap();
             poller.remove(fd).unwrap();
         };
-        poller
-            .add(connected.stream.descriptor(), 0, Interest::READ)
-            .unwrap();
-        Ok(Self {
-            stream: connected.stream,
+        Ok(Self::new(
+            Box::new(connected.stream),
+            connected.private_data,
+            poller,
+        ))
+    }
+
+    fn new(stream: Box<dyn AnyStream>, private_data: Box<[u8]>, poller: Poller) -> Self {
+        poller.add(stream.descriptor(), 0, Interest::READ).unwrap();
+        Self {
+            stream,
             poller,
             arena: Region::anonymous(ARENA, &PageOptions::default()).unwrap(),
             used: 0,
@@ -109,8 +131,8 @@ impl Raw {
             outcomes: HashMap::new(),
             next_work: 1,
             ended: None,
-            private_data: connected.private_data,
-        })
+            private_data,
+        }
     }
 
     /// The private data, understood.
@@ -118,11 +140,6 @@ impl Raw {
     pub fn private(&self) -> PrivateData {
         let octets = self.private_data.first_chunk().expect("40 octets");
         PrivateData::decode(octets).expect("private data of KBTP")
-    }
-
-    /// The stream, for what this type does not do.
-    pub const fn stream(&mut self) -> &mut TcpRdmaStream {
-        &mut self.stream
     }
 
     /// Registers `len` fresh octets with every right there is.
@@ -146,11 +163,25 @@ impl Raw {
             "the arena is full: release what is not needed"
         );
         self.used = end.next_multiple_of(64);
+        let offset = self
+            .stream
+            .tagged_base(&self.arena, at, TaggedOffset(BASE + at));
+        let access = Access {
+            // Some devices have no key that a peer can invalidate.
+            remote_invalidate: access.remote_invalidate
+                && self.stream.capabilities().send_with_invalidate,
+            ..access
+        };
         let stag = self
             .stream
-            .register(&self.arena, at..end, TaggedOffset(BASE + at), access)
+            .register(&self.arena, at..end, offset, access)
             .unwrap();
-        Buffer { stag, at, len }
+        Buffer {
+            stag,
+            at,
+            offset,
+            len,
+        }
     }
 
     /// Registers a buffer that holds `octets`.

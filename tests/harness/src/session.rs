@@ -5,10 +5,10 @@ use crate::subject::{Subject, TenantSetup};
 use hmac::{Hmac, KeyInit, Mac};
 use kbtp_fabric::{CloseReason, RemoteBuffer, StreamError};
 use kbtp_wire::{
-    Auth, Bind, BlockOffset, ByteLen, Challenge, Completion, DataDescriptor, Generation, Grant,
-    Handle, Hello, HelloAck, InitiatorId, KnownTlvs, Nonce, Operation, Request, RequestId,
-    RingCounter, RingSlot, SessionCapabilities, Source, Stag, Status, TableEntry, TaggedOffset,
-    Ticket,
+    AtomicForm, Auth, Bind, BlockOffset, ByteLen, Challenge, Completion, DataDescriptor,
+    Generation, Grant, Handle, Hello, HelloAck, InitiatorId, KnownTlvs, Nonce, Operation, Request,
+    RequestId, RingCounter, RingSlot, SessionCapabilities, Source, Stag, Status, TableEntry,
+    TaggedOffset, Ticket,
 };
 use sha2::Sha256;
 use std::net::SocketAddr;
@@ -441,16 +441,22 @@ impl Session {
         let head = remote(self.grant.counter_stag, self.grant.head_offset.0);
         // The numbers of section 3.3, written out so that they are not the product's own.
         let order = u32::from(self.grant.ring_order.get());
-        let mask = (1 << 63) | (1 << 31) | (1_u64 << (order + 3));
-        let before = self.raw.fetch_add(head, 0x0000_0001_0000_0010, mask)?;
-        Ok(RingCounter(before))
+        let (add, mask) = match self.grant.atomic_form {
+            AtomicForm::Masked => (
+                0x0000_0001_0000_0010,
+                (1 << 63) | (1 << 31) | (1_u64 << (order + 3)),
+            ),
+            AtomicForm::Unmasked => (0x0000_0001_0000_0000, 0),
+        };
+        Ok(RingCounter(self.raw.fetch_add(head, add, mask)?))
     }
 
     /// Takes a ticket and waits for its block (draft, section 6.6).
     pub fn take_block(&mut self) -> (Ticket, BlockOffset) {
         let counter = self.take();
         let ticket = counter.ticket();
-        let slot_number = counter.slot_offset(self.grant.ring_order).0 / 16;
+        // The same in either form: 16 * (ticket mod N).
+        let slot_number = self.grant.ring_order.slot_of(ticket).0 / 16;
         let block = crate::eventually("a block for a ticket", || {
             let block = self.slot(slot_number).block_for(ticket)?;
             // Once more, to confirm both values.

@@ -6,7 +6,7 @@ use kbtp_agent::{AgentConfig, AgentError, Server, Shutdown, ShutdownHandle};
 use kbtp_target::{
     EngineChoice, Lease, NicChoice, SpinPolicy, Target, TargetConfig, TenantConfig, TenantKey,
 };
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -61,6 +61,18 @@ impl Software {
 /// Name of its socket.
 const SOCKET: &str = "agent.sock";
 
+/// The address of an RDMA device that targets listen on instead of TCP: `KBTP_TEST_RDMA`.
+pub(crate) fn device() -> Option<IpAddr> {
+    let address = std::env::var("KBTP_TEST_RDMA").ok()?;
+    Some(address.parse().expect("KBTP_TEST_RDMA is an address"))
+}
+
+/// Whether targets listen on an RDMA device, and not on TCP.
+#[must_use]
+pub fn on_device() -> bool {
+    device().is_some()
+}
+
 /// An agent in a thread of this process, with a directory of its own for its socket.
 #[derive(Debug)]
 struct Agent {
@@ -108,8 +120,14 @@ impl Drop for Agent {
 
 fn config(setup: &Setup) -> TargetConfig {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let (listen, rdma) = match device() {
+        None => (vec![any], Vec::new()),
+        Some(address) => (Vec::new(), vec![SocketAddr::new(address, 0)]),
+    };
     let mut config = TargetConfig {
-        listen: vec![any],
+        allow_unauthenticated: !rdma.is_empty(),
+        listen,
+        rdma,
         admin: None,
         workers: Some(2),
         block_size: setup.block_size.into(),

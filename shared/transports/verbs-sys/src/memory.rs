@@ -215,6 +215,12 @@ impl Registration {
         self.rkey
     }
 
+    /// The key that this party's own work requests name it with.
+    #[must_use]
+    pub const fn local_key(&self) -> u32 {
+        self.lkey
+    }
+
     /// Address of its first octet here.
     #[must_use]
     pub const fn address(&self) -> u64 {

@@ -6,6 +6,7 @@ use kbtp_memory::Region;
 use kbtp_verbs_sys::{Domain, Registration, Rights, Sge, VerbsError, Window};
 use kbtp_wire::{Stag, TaggedOffset};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as MapEntry;
 use std::io;
 use std::ops::Range;
 
@@ -154,18 +155,19 @@ impl Keys {
         u64::try_from(self.entries.len()).unwrap_or(u64::MAX)
     }
 
-    /// Where a peer finds octet `start` of `region` if `wanted` is asked for.
+    /// Where a peer finds octet `start` of `region` if `wanted` is asked for: there, but as far into a page as the octet is into
+    /// its own, since devices translate whole pages; or at its address here, on a device that knows no other.
     pub(crate) fn tagged_base(
         &self,
         region: &Region,
         start: u64,
         wanted: TaggedOffset,
     ) -> TaggedOffset {
-        if self.quirks.heeds_base {
-            return wanted;
+        let address = (region.as_ptr().addr() as u64).saturating_add(start);
+        if !self.quirks.heeds_base {
+            return TaggedOffset(address);
         }
-        let address = region.as_ptr().addr() as u64;
-        TaggedOffset(address.saturating_add(start))
+        TaggedOffset((wanted.0 & !PAGE_MASK) | (address & PAGE_MASK))
     }
 
     /// Whether memory can be registered as asked.
@@ -196,7 +198,7 @@ impl Keys {
         if far && self.tagged_base(region, range.start, base) != base {
             return Err(unsupported(
                 WHAT,
-                "the device has no Tagged Offsets but addresses of this process",
+                "the device does not have that Tagged Offset: ask tagged_base",
             ));
         }
         if access.remote_atomic && !self.quirks.atomics {
@@ -242,7 +244,7 @@ impl Keys {
             local_write: rights.local_write || access.remote_write,
             ..rights
         };
-        let asked = self.quirks.heeds_base.then_some(base.0);
+        let asked = (far && self.quirks.heeds_base).then_some(base.0);
         let mut pieces = Vec::new();
         let mut start = range.start;
         while start < range.end {
@@ -278,11 +280,18 @@ impl Keys {
     pub(crate) fn insert(&mut self, entry: Entry) -> Result<Stag, LocalError> {
         let key = match (&entry.window, entry.pieces.first()) {
             (Some(window), _) => window.remote_key(),
-            (None, Some(piece)) => piece.remote_key(),
+            (None, Some(piece)) if is_far(entry.access) => piece.remote_key(),
+            // Memory that no peer has a right to may have no key for peers, or all of it the same one (rxe: 0).
+            (None, Some(piece)) => piece.local_key(),
             (None, None) => return Err(unsupported("registering memory", "there is none")),
         };
-        self.entries.insert(key, entry);
-        Ok(Stag(key))
+        match self.entries.entry(key) {
+            MapEntry::Vacant(place) => {
+                place.insert(entry);
+                Ok(Stag(key))
+            }
+            MapEntry::Occupied(_) => Err(unsupported(WHAT, "the device gave a key twice")),
+        }
     }
 
     /// Ends a registration: the device no longer reaches its memory.
@@ -306,6 +315,9 @@ impl Keys {
             .find(buffer, sink)
     }
 }
+
+/// Of an address, where in its page it is.
+const PAGE_MASK: u64 = 4095;
 
 /// What is done when memory is registered.
 const WHAT: &str = "registering memory with the device";

@@ -69,6 +69,29 @@ fn many_messages_arrive_in_order() {
     }
 }
 
+#[test]
+fn memory_that_no_peer_has_a_right_to_has_keys_of_its_own() {
+    for address in addresses() {
+        let mut pair = Pair::new(address, options());
+        let one = Block::new(&mut pair.here, 4096, Access::LOCAL);
+        let other = Block::new(&mut pair.here, 4096, Access::LOCAL_READ);
+        assert_ne!(one.stag, other.stag);
+        let source = Block::new(&mut pair.there, 4096, SOURCE);
+        let octets = source.fill(6);
+        let read = |local| WorkRequest::Read {
+            local,
+            remote: source.remote(0),
+        };
+        pair.here
+            .post(WorkId(1), &read(one.local(0, 4096)), true)
+            .unwrap();
+        assert_eq!(pair.done_here(1), WorkOutcome::Read);
+        same(&one.octets(0, 4096), &octets);
+        let refused = pair.here.post(WorkId(1), &read(other.local(0, 4096)), true);
+        assert!(refused.is_err(), "it is not to be written");
+    }
+}
+
 /// Compares long octet strings without printing them.
 fn same(found: &[u8], wanted: &[u8]) {
     assert_eq!(found.len(), wanted.len());
@@ -243,6 +266,54 @@ fn counters_are_unmasked_where_the_device_counts() {
         assert_eq!(pair.done_here(3), WorkOutcome::Atomic(104 << 32));
         assert_eq!(word.load(Ordering::Acquire), 5);
         assert!(pair.here.post(WorkId(3), &swap(5, 1), true).is_err());
+    }
+}
+
+#[test]
+fn many_reads_at_once_through_windows_and_without() {
+    for address in addresses() {
+        for windows in [false, true] {
+            let mut pair = Pair::new(address, options());
+            let windows = windows && pair.there.capabilities().send_with_invalidate;
+            let access = Access {
+                remote_invalidate: windows,
+                ..SOURCE
+            };
+            for round in 0..10 {
+                let local = Block::new(&mut pair.here, 1 << 18, Access::LOCAL);
+                let lens = [65_536_u32, 10, 40_000, 1];
+                let sources: Vec<_> = (0..)
+                    .zip(lens)
+                    .map(|(seed, len)| {
+                        let block = Block::new(&mut pair.there, u64::from(len), access);
+                        let octets = block.fill(seed + round);
+                        (block, octets)
+                    })
+                    .collect();
+                pair.there.post(WorkId(7), &send(b"ready"), true).unwrap();
+                let (slot, _) = pair.received_here();
+                pair.here.release(slot);
+                for ((id, len), (source, _)) in (0_u64..).zip(lens).zip(&sources) {
+                    let work = WorkRequest::Read {
+                        local: local.local(id << 16, len),
+                        remote: source.remote(0),
+                    };
+                    pair.here.post(WorkId(id), &work, true).unwrap();
+                }
+                for ((id, len), (_, octets)) in (0_u64..).zip(lens).zip(&sources) {
+                    assert_eq!(
+                        pair.done_here(id),
+                        WorkOutcome::Read,
+                        "{windows} {round} {len}"
+                    );
+                    same(&local.octets(id << 16, len as usize), octets);
+                }
+                pair.here.invalidate(local.stag).unwrap();
+                for (source, _) in sources {
+                    pair.there.invalidate(source.stag).unwrap();
+                }
+            }
+        }
     }
 }
 

@@ -21,8 +21,8 @@ const PATIENCE_MS: u64 = 20_000;
 
 /// The addresses to test at; a test without one says so and passes.
 pub(crate) fn addresses() -> Vec<IpAddr> {
-    let Ok(text) = std::env::var("KBTP_RDMA") else {
-        println!("not run: KBTP_RDMA names no address of an RDMA device");
+    let Ok(text) = std::env::var("KBTP_TEST_RDMA") else {
+        println!("not run: KBTP_TEST_RDMA names no address of an RDMA device");
         return Vec::new();
     };
     text.split(',').map(|a| a.parse().unwrap()).collect()

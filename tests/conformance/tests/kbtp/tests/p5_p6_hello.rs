@@ -1,7 +1,7 @@
 //! Profile, P5, P6 and P12: HELLO and HELLO_ACK.
 
 use super::{FREE, LOAD, Message, STORE, subject};
-use kbtp_harness::{Peer, Raw, Session, Setup, Start, Subject, Who, eventually, start};
+use kbtp_harness::{Peer, Raw, Session, Setup, Start, Subject, Who, eventually, on_device, start};
 use kbtp_wire::mpa::{EnhancedData, ReadDepth, RtrKinds};
 use kbtp_wire::rdmap::ReadRequest;
 use kbtp_wire::{ByteLen, Header, Stag, Status, TaggedOffset, tlv_type};
@@ -125,7 +125,7 @@ fn a_hello_ack_has_its_octets() {
     assert_eq!(handles, 4096);
     assert_eq!(
         ack[24 + 48..24 + 52],
-        [0, 5, 3, 0],
+        [0, 5, 3, u8::from(on_device())],
         "Credits, Ring Order, Atomic Form"
     );
     assert_eq!((be32(&ack, 52), be32(&ack, 56)), (100, 6_789));
