@@ -17,6 +17,8 @@ use std::time::Duration;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
+/// The guest's first process.
+const INIT: &str = include_str!("../guest/init");
 /// How long a boot may take: ten times what it does on a busy machine of two cores.
 const BOOT: Duration = Duration::from_mins(3);
 /// Short commands.
@@ -80,6 +82,8 @@ pub struct Guest {
     answers: ChildStdout,
     /// What has come and was not taken.
     heard: Vec<u8>,
+    /// Commands begun.
+    begun: u32,
     console: PathBuf,
     folder: PathBuf,
 }
@@ -134,6 +138,7 @@ impl Guest {
             commands,
             answers,
             heard: Vec::new(),
+            begun: 0,
             console,
             folder: own,
         };
@@ -193,6 +198,7 @@ impl Guest {
     /// The guest is gone.
     pub fn begin(&mut self, command: &str) -> Outcome<()> {
         debug_assert!(!command.contains('\n'), "one line");
+        self.begun += 1;
         let line = format!("{command}\n");
         let sent = self.commands.write_all(line.as_bytes());
         Ok(sent.map_err(|e| self.blame(&format!("{command:?}: {e}")))?)
@@ -204,13 +210,17 @@ impl Guest {
     /// As for [`run`](Self::run).
     pub fn end(&mut self, within: Duration) -> Outcome<Ran> {
         let deadline = Deadline::after(within);
-        let said = self.until(STATUS, deadline);
-        let said = said.map_err(|e| self.blame(&e.to_string()))?;
-        let status = self.until("\n", deadline)?;
-        Ok(Ran {
-            status: status.trim().parse()?,
-            said,
-        })
+        loop {
+            let said = self.until(STATUS, deadline);
+            let said = said.map_err(|e| self.blame(&e.to_string()))?;
+            let line = self.until("\n", deadline)?;
+            let (number, status) = line.split_once(' ').ok_or("a status without a number")?;
+            // An older one is of a command that was not waited for to its end.
+            if number.parse() == Ok(self.begun) {
+                let status = status.trim().parse()?;
+                return Ok(Ran { status, said });
+            }
+        }
     }
 
     /// What came until `mark`, which is taken too.
@@ -296,9 +306,10 @@ impl Drop for Guest {
     }
 }
 
-/// An archive with `files` in `/job`.
+/// An archive with the first process, and with `files` in `/job`.
 fn job(files: &[PathBuf]) -> Outcome<Vec<u8>> {
     let mut archive = Archive::new(Vec::new());
+    archive.file("init", true, INIT.as_bytes())?;
     archive.folder("job")?;
     for file in files {
         let content = fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;

@@ -6,12 +6,14 @@
 #![forbid(unsafe_code)]
 
 pub mod cpio;
+pub mod devices;
 pub mod driver;
 pub mod guest;
 pub mod image;
 pub mod kernel;
 pub mod modules;
 pub mod party;
+pub mod peer;
 mod root;
 pub mod rping;
 pub mod streams;

@@ -4,20 +4,25 @@
 use kbtp_interop::driver::seconds;
 use kbtp_interop::guest::{Guest, Setup};
 use kbtp_interop::image::Image;
-use kbtp_interop::suite;
+use kbtp_interop::{devices, suite};
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 const USAGE: &str = "usage: kbtp-interop build
        kbtp-interop test [PART OF A NAME]
+       kbtp-interop serve ADDRESS:PORT STREAMS
+       kbtp-interop drive ADDRESS:PORT ROUNDS
        kbtp-interop run [--file FILE].. [--limit SECONDS] [--siw BUILD] [--bare] COMMAND
 
   build    makes the guest's image, if it is not there
   test     boots a guest and runs the tests that need one, or those whose name has a PART in it
+  serve    answers so many drivers, one after the other, over the RDMA device that has the address
+  drive    tries every operation on who serves there, over an RDMA device
   run      boots a guest with FILEs in /job, runs a shell command there, and ends as it ended
     --limit  how long the command may run; 120 without
     --siw    which build of siw: siw, or siw-crc, which always asks for CRCs
@@ -70,9 +75,28 @@ fn run(words: &[OsString], began: f64) -> Result<ExitCode, Box<dyn Error>> {
                 ExitCode::FAILURE
             })
         }
+        Some("serve") => {
+            let (at, streams) = place(rest)?;
+            devices::serve(at, streams, &mut std::io::stdout())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some("drive") => {
+            let (to, rounds) = place(rest)?;
+            devices::drive_at(to, rounds, &mut std::io::stdout())?;
+            Ok(ExitCode::SUCCESS)
+        }
         Some("run") => run_command(rest, began),
         _ => Err(USAGE.into()),
     }
+}
+
+/// An address, and how often.
+fn place(words: &[OsString]) -> Result<(SocketAddr, u32), Box<dyn Error>> {
+    let [address, number] = words else {
+        return Err(USAGE.into());
+    };
+    let (address, number) = (address.to_string_lossy(), number.to_string_lossy());
+    Ok((address.parse()?, number.parse()?))
 }
 
 fn run_command(words: &[OsString], began: f64) -> Result<ExitCode, Box<dyn Error>> {

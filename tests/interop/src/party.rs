@@ -2,7 +2,8 @@
 
 use crate::driver::Deadline;
 use kbtp_fabric::{
-    Access, CloseReason, Event, LocalBuffer, RemoteBuffer, Stream, WorkId, WorkOutcome, WorkRequest,
+    Access, Atomics, CloseReason, Event, LocalBuffer, RemoteBuffer, Stream, WorkId, WorkOutcome,
+    WorkRequest,
 };
 use kbtp_memory::{PageOptions, Region};
 use kbtp_wire::{ByteLen, Stag, TaggedOffset};
@@ -17,8 +18,18 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// The buffer: twice what is moved in one piece.
 const LEN: u64 = 4 << 20;
-/// Its Tagged Offset: not zero, so that offsets and addresses cannot be mistaken for each other.
-const BASE: u64 = 0x7000_1000_0000;
+/// Its Tagged Offset where the stream lets one choose: not zero, so that places in a buffer and offsets cannot be
+/// mistaken for each other.
+const BASE: TaggedOffset = TaggedOffset(0x7000_1000_0000);
+
+/// What came from the peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// A message.
+    Message(Vec<u8>),
+    /// Immediate Data.
+    Immediate(u32),
+}
 
 /// An end of a stream.
 #[derive(Debug)]
@@ -28,6 +39,7 @@ pub struct Party<S> {
     /// The buffer.
     pub region: Region,
     stag: Stag,
+    base: TaggedOffset,
     events: VecDeque<Event>,
     posted: u64,
 }
@@ -42,14 +54,17 @@ impl<S: Stream> Party<S> {
         let access = Access {
             remote_read: true,
             remote_write: true,
+            remote_atomic: stream.capabilities().atomics != Atomics::None,
             local_write: true,
             ..Access::LOCAL_READ
         };
-        let stag = stream.register(&region, 0..LEN, TaggedOffset(BASE), access)?;
+        let base = stream.tagged_base(&region, 0, BASE);
+        let stag = stream.register(&region, 0..LEN, base, access)?;
         Ok(Self {
             stream,
             region,
             stag,
+            base,
             events: VecDeque::new(),
             posted: 0,
         })
@@ -60,7 +75,7 @@ impl<S: Stream> Party<S> {
     pub const fn local(&self, at: u64, len: u32) -> LocalBuffer {
         LocalBuffer {
             stag: self.stag,
-            offset: TaggedOffset(BASE + at),
+            offset: TaggedOffset(self.base.0 + at),
             len: ByteLen(len),
         }
     }
@@ -70,7 +85,7 @@ impl<S: Stream> Party<S> {
     pub const fn advertised(&self, at: u64) -> RemoteBuffer {
         RemoteBuffer {
             stag: self.stag,
-            offset: TaggedOffset(BASE + at),
+            offset: TaggedOffset(self.base.0 + at),
         }
     }
 
@@ -118,14 +133,37 @@ impl<S: Stream> Party<S> {
     /// # Errors
     /// The stream ends, or something else comes.
     pub fn receive(&mut self) -> Outcome<Vec<u8>> {
+        match self.hear()? {
+            Heard::Message(message) => Ok(message),
+            Heard::Immediate(data) => Err(format!("Immediate Data {data:#x}").into()),
+        }
+    }
+
+    /// What comes next from the peer.
+    ///
+    /// # Errors
+    /// The stream ends.
+    pub fn hear(&mut self) -> Outcome<Heard> {
         match self.event()? {
             Event::Received { slot, .. } => {
                 let message = self.stream.message(slot).to_vec();
                 self.stream.release(slot);
-                Ok(message)
+                Ok(Heard::Message(message))
             }
-            other => Err(format!("expected a message, and met {other:?}").into()),
+            Event::Immediate { data } => Ok(Heard::Immediate(data)),
+            other @ Event::Done { .. } => {
+                Err(format!("expected a message, and met {other:?}").into())
+            }
         }
+    }
+
+    /// Posts work and waits for its end, which must be `how`.
+    ///
+    /// # Errors
+    /// It comes to something else.
+    pub fn work(&mut self, work: &WorkRequest<'_>, how: WorkOutcome) -> Outcome<()> {
+        let id = self.post(work, true)?;
+        self.done(id, how)
     }
 
     fn post(&mut self, work: &WorkRequest<'_>, signaled: bool) -> Outcome<WorkId> {

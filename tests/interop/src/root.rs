@@ -9,8 +9,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The guest's first process.
-const INIT: &str = include_str!("../guest/init");
 /// Programs of the packages, wherever they lie there.
 const PROGRAMS: &[&str] = &[
     "usr/bin/ibv_devices",
@@ -50,7 +48,7 @@ const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
 /// What the archive depends on besides the packages.
 pub(crate) fn recipe() -> String {
-    format!("{PROGRAMS:?}\n{PROVIDERS:?}\n{MODULES:?}\n{INIT}")
+    format!("{PROGRAMS:?}\n{PROVIDERS:?}\n{MODULES:?}")
 }
 
 /// The archive, out of the packages unpacked in `work`, the kernel's `modules` and the builds of siw.
@@ -80,7 +78,6 @@ pub(crate) fn archive(work: &Path, modules: &Path, builds: &[&str]) -> Outcome<V
     ] {
         root.folder(folder)?;
     }
-    root.file("init", true, INIT.as_bytes())?;
     root.file("bin/busybox", true, &fs::read(user.join("bin/busybox"))?)?;
     root.link("bin/sh", "busybox")?;
 

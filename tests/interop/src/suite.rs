@@ -1,7 +1,9 @@
 //! The tests that need the guest: what they have, and how their outcome is told.
 
+mod devices;
 mod ours;
 mod theirs;
+mod two;
 
 use crate::driver::{free_port, seconds};
 use crate::guest::{Guest, Setup};
@@ -9,14 +11,18 @@ use crate::image::{Image, missing};
 use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Ports of the guest that are reached from the host: of `rping` and of `rdma_server`.
+/// Ports of the guest that are reached from the host: of `rping`, of `rdma_server`.
 const RPING: u16 = 7174;
 const SENDER: u16 = 7471;
+/// And of our own other end.
+const PEER: u16 = 7475;
+/// This program, as it is called in the guest.
+const PROGRAM: &str = "kbtp-interop";
 /// For a command of the guest that moves little.
 const COMMAND: Duration = Duration::from_mins(1);
 
@@ -26,26 +32,31 @@ pub struct Scene {
     guest: Guest,
     rping: SocketAddr,
     sender: SocketAddr,
+    peer: SocketAddr,
 }
 
 /// A test. What it says is for the reader of its line.
 type Test = (String, Box<dyn Fn(&mut Scene) -> Outcome<()>>);
 
 impl Scene {
-    fn new(image: &Image, folder: &Path) -> Outcome<Self> {
-        let (rping, sender) = (free_port()?, free_port()?);
+    fn new(image: &Image, folder: &Path, files: &[PathBuf]) -> Outcome<Self> {
+        let (rping, sender, peer) = (free_port()?, free_port()?, free_port()?);
         let mut setup = Setup::new("siw");
-        setup.net = format!(
-            "user,id=n0,hostfwd=tcp:127.0.0.1:{rping}-:{RPING},hostfwd=tcp:127.0.0.1:{sender}-:{SENDER}"
-        );
+        setup.files = files.to_vec();
+        let forward = |here, there| format!(",hostfwd=tcp:127.0.0.1:{here}-:{there}");
+        setup.net.extend([
+            forward(rping, RPING),
+            forward(sender, SENDER),
+            forward(peer, PEER),
+        ]);
         let mut guest = Guest::boot(image, folder, &setup)?;
         guest.devices("siw")?;
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let (rping, sender) = (at(rping), at(sender));
         Ok(Self {
             guest,
-            rping,
-            sender,
+            rping: at(rping),
+            sender: at(sender),
+            peer: at(peer),
         })
     }
 
@@ -58,6 +69,21 @@ impl Scene {
         self.guest.must(&command, COMMAND)?;
         Ok(())
     }
+
+    /// Waits until a file of the guest has some words in it.
+    fn says(&mut self, what: &str, file: &str) -> Outcome<()> {
+        says(&mut self.guest, what, file, COMMAND)
+    }
+}
+
+/// Waits until a file of the guest has some words in it.
+fn says(guest: &mut Guest, what: &str, file: &str, within: Duration) -> Outcome<()> {
+    let tries = within.as_secs() * 4;
+    let command = format!(
+        "for i in $(seq {tries}); do grep -q '{what}' {file} && exit 0; usleep 250000; done; cat {file}; exit 1"
+    );
+    guest.must(&command, within + COMMAND)?;
+    Ok(())
 }
 
 /// Runs all tests whose name has `only` in it. Whether all passed.
@@ -83,39 +109,114 @@ pub fn run(folder: &Path, only: &str, out: &mut impl Write) -> Outcome<bool> {
             return Ok(!must);
         }
     };
-    let built = seconds() - began;
-    let mut scene = Scene::new(&image, folder)?;
+    writeln!(out, "image: {:.1} s", seconds() - began)?;
+    let files = [std::env::current_exe()?, devices::program_of_tests()?];
+    let mut tally = Tally::default();
+    alone(&image, folder, &files, only, &mut tally, out)?;
+    together(&image, folder, &files, only, &mut tally, out)?;
     writeln!(
         out,
-        "image {built:.1} s, boot {:.1} s",
-        seconds() - began - built
+        "{} passed, {} failed, {:.1} s",
+        tally.passed,
+        tally.failed,
+        seconds() - began
     )?;
-    let tests: Vec<Test> = ours::tests().into_iter().chain(theirs::tests()).collect();
-    let (mut passed, mut failed) = (0, 0);
-    for (name, test) in tests.iter().filter(|(name, _)| name.contains(only)) {
+    if tally == Tally::default() {
+        return Err(format!("no test has {only:?} in its name").into());
+    }
+    Ok(tally.failed == 0)
+}
+
+/// How tests went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Tally {
+    passed: u32,
+    failed: u32,
+}
+
+impl Tally {
+    /// Counts a test that began at `since` and says how it went. Whether it passed.
+    fn count(
+        &mut self,
+        name: &str,
+        since: f64,
+        outcome: Outcome<()>,
+        out: &mut impl Write,
+    ) -> Outcome<bool> {
+        let took = seconds() - since;
+        match outcome {
+            Ok(()) => {
+                self.passed += 1;
+                writeln!(out, "ok   {took:5.1} s  {name}")?;
+                Ok(true)
+            }
+            Err(error) => {
+                self.failed += 1;
+                writeln!(out, "FAIL {took:5.1} s  {name}\n{error}")?;
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// The tests with one guest.
+fn alone(
+    image: &Image,
+    folder: &Path,
+    files: &[PathBuf],
+    only: &str,
+    tally: &mut Tally,
+    out: &mut impl Write,
+) -> Outcome<()> {
+    let tests = ours::tests().into_iter();
+    let tests = tests.chain(devices::tests()).chain(theirs::tests());
+    let tests: Vec<Test> = tests.filter(|(name, _)| name.contains(only)).collect();
+    if tests.is_empty() {
+        return Ok(());
+    }
+    let since = seconds();
+    let mut scene = Scene::new(image, folder, files)?;
+    writeln!(out, "one guest: {:.1} s", seconds() - since)?;
+    for (name, test) in tests {
         let since = seconds();
         let outcome = test(&mut scene);
-        let took = seconds() - since;
-        if let Err(error) = outcome {
-            failed += 1;
-            writeln!(out, "FAIL {took:5.1} s  {name}\n{error}")?;
+        if !tally.count(&name, since, outcome, out)? {
             writeln!(out, "--- console:\n{}---", scene.guest.console())?;
             // Where the guest is gone, the others get a new one.
             if scene.guest.must("true", COMMAND).is_err() {
-                scene = Scene::new(&image, folder)?;
+                scene = Scene::new(image, folder, files)?;
             }
-        } else {
-            passed += 1;
-            writeln!(out, "ok   {took:5.1} s  {name}")?;
         }
     }
-    writeln!(
-        out,
-        "{passed} passed, {failed} failed, {:.1} s",
-        seconds() - began
-    )?;
-    if passed + failed == 0 {
-        return Err(format!("no test has {only:?} in its name").into());
+    Ok(())
+}
+
+/// The tests with two.
+fn together(
+    image: &Image,
+    folder: &Path,
+    files: &[PathBuf],
+    only: &str,
+    tally: &mut Tally,
+    out: &mut impl Write,
+) -> Outcome<()> {
+    let tests = two::TESTS.iter().filter(|(name, _)| name.contains(only));
+    let tests: Vec<&two::Test> = tests.collect();
+    if tests.is_empty() {
+        return Ok(());
     }
-    Ok(failed == 0)
+    let since = seconds();
+    let mut guests = two::Two::new(image, folder, files)?;
+    writeln!(out, "two guests: {:.1} s", seconds() - since)?;
+    for (name, test) in tests {
+        let since = seconds();
+        let outcome = test(&mut guests);
+        if !tally.count(name, since, outcome, out)? {
+            writeln!(out, "--- consoles:\n{}---", guests.consoles())?;
+            // What is left of it must not disturb the next.
+            drop(guests);
+            guests = two::Two::new(image, folder, files)?;
+        }
+    }
+    Ok(())
 }

@@ -41,7 +41,7 @@ fn handshakes() -> Vec<(&'static str, Handshake)> {
     ]
 }
 
-fn options(handshake: Handshake, crc: bool) -> StreamOptions {
+pub(super) fn options(handshake: Handshake, crc: bool) -> StreamOptions {
     StreamOptions {
         rdma: Config {
             crc,

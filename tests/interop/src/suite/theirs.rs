@@ -42,7 +42,7 @@ pub(super) fn tests() -> Vec<Test> {
 }
 
 /// The guest's device with a build of siw.
-fn build(scene: &mut Scene, siw: &str) -> Outcome<()> {
+pub(super) fn build(scene: &mut Scene, siw: &str) -> Outcome<()> {
     let load = format!(
         "[ \"$(cat /tmp/siw 2>/dev/null)\" = {siw} ] && exit 0; killall rping 2>/dev/null; \
          rdma link del siw_eth0 && rmmod siw && insmod /lib/siw/{siw}.ko && \
@@ -52,7 +52,7 @@ fn build(scene: &mut Scene, siw: &str) -> Outcome<()> {
     Ok(())
 }
 
-fn listen(crc: bool) -> Outcome<Listener> {
+pub(super) fn listen(crc: bool) -> Outcome<Listener> {
     let stream = StreamOptions {
         rdma: Config {
             crc,
