@@ -59,6 +59,7 @@ pub struct Session {
     memories: [MemoryId; 2],
     /// The first slot that was armed.
     first: u64,
+    /// The first slot whose receive WQE is not posted.
     pub(crate) armed: u64,
     pub(crate) bells: u16,
     pub(crate) restarting: Option<Box<crate::software::Restarting>>,
@@ -335,9 +336,25 @@ impl Session {
             count += 1;
         }
         if count > 0 {
+            self.write_head(end)?;
             self.post_receives(device)?;
         }
         Ok(count)
+    }
+
+    /// Writes the first WQEs of a slot that is not armed: the slot before it lets them run, and they wait there for a request
+    /// that cannot come so far. The WQEs that they replace have run: theirs was not the last slot that is complete.
+    fn write_head<E: core::error::Error + 'static>(&mut self, n: u64) -> Result<(), SetUpError<E>> {
+        let template = self.images.template();
+        let head = template.worker.iter().take(usize::from(template.head));
+        let blocks: u16 = head.map(kbtp_chain::element::Element::basic_blocks).sum();
+        let len = usize::from(blocks) * BASIC_BLOCK;
+        if let Some(([worker, ..], _)) = self.images.arm(n) {
+            let at = worker.address.wrapping_sub(RINGS_START);
+            let octets = worker.octets.get(..len).unwrap_or_default();
+            self.region.write(at, octets)?;
+        }
+        Ok(())
     }
 
     /// Writes the next slot; its receive WQE is not posted yet.

@@ -18,6 +18,7 @@ const LAYERS: &[(&str, u8)] = &[
     // A device as a trait, over regions; then a model of one, whose clients may be fabric streams.
     ("kbtp-device", 3),
     ("kbtp-nic-model", 4),
+    ("kbtp-mlx5-devx", 4),
     ("kbtp-fabric", 2),
     ("kbtp-iwarp", 3),
     ("kbtp-core", 3),

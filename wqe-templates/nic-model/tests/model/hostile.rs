@@ -25,9 +25,9 @@ enum Fate {
 }
 
 const SCHEDULES: [Schedule; 3] = [Schedule::Random, Schedule::Eager, Schedule::Withhold];
-const WHOLE: Option<(u32, u64, u32)> = Some((KEY, BUFFER, BLOCK));
-const MINE: u64 = TABLE_BASE + 1;
-const THEIRS: u64 = TABLE_BASE + HANDLES / 2 + 1;
+pub(crate) const WHOLE: Option<(u32, u64, u32)> = Some((KEY, BUFFER, BLOCK));
+pub(crate) const MINE: u64 = TABLE_BASE + 1;
+pub(crate) const THEIRS: u64 = TABLE_BASE + HANDLES / 2 + 1;
 
 /// Table, ring and counters but the dummy one, and blocks.
 fn state(rig: &Rig) -> [Vec<u8>; 2] {
@@ -40,7 +40,7 @@ fn state(rig: &Rig) -> [Vec<u8>; 2] {
 }
 
 /// Two sessions, each with a bound block.
-fn make(setup: &Setup) -> Rig {
+pub(crate) fn make(setup: &Setup) -> Rig {
     let mut rig = Rig::new(setup);
     for (party, handle) in [(0, MINE), (1, THEIRS)] {
         rig.fill(party, 0, &pattern(handle));
@@ -70,7 +70,7 @@ fn fate(rig: &mut Rig, message: &[u8]) -> Fate {
 }
 
 /// The other session goes on.
-fn other_is_well(rig: &mut Rig) {
+pub(crate) fn other_is_well(rig: &mut Rig) {
     assert_eq!(rig.failed(1), None);
     rig.send(1, &request(LOAD, UNSEALED, 99, THEIRS, 0, WHOLE));
     rig.settle().unwrap();

@@ -10,6 +10,8 @@ mod common;
 #[cfg(test)]
 mod drive;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod hazards;
 #[cfg(test)]
 mod hostile;

@@ -1,0 +1,367 @@
+//! The device over a kernel that keeps what it is given: which commands it gives, in which order, and what it refuses.
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+mod tests {
+    use kbtp_device::{
+        CqAttributes, Device, DeviceEvent, Domain, KeyAttributes, Layout, MemoryId, Peer,
+        PeerAccess, Place, QpAttributes, Roles, Route,
+    };
+    use kbtp_memory::{PageOptions, Region};
+    use kbtp_mlx5::{
+        AccessRights, CqArm, Cqe, CqeOpcode, Cqn, Mkey, OpOwn, Qpn, RepeatEntry, UAR_CQ, UAR_SEND,
+    };
+    use kbtp_mlx5_devx::{Bits, Command, Handle, Kernel, Mlx5Devx, Port, Registered};
+    use std::collections::BTreeMap;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no")]
+    struct No;
+
+    /// Gives numbers to objects and completes UMRs.
+    #[derive(Debug, Default)]
+    struct Fake {
+        opcodes: Vec<u16>,
+        last: Vec<u8>,
+        made: BTreeMap<u64, u16>,
+        memories: BTreeMap<u32, Region>,
+        /// Completion queue of each queue pair; ring of each completion queue.
+        completes_in: BTreeMap<u32, u32>,
+        cq_rings: BTreeMap<u32, (u32, u64)>,
+        rung: Vec<(usize, [u8; 8])>,
+        refuse: Option<u16>,
+        /// UMRs fail with this syndrome, if it is not zero.
+        syndrome: u8,
+        silent: bool,
+        produced: u64,
+    }
+
+    fn field(at: u16, len: u8, of: &[u8]) -> u32 {
+        Bits::new(at, len).get32(of)
+    }
+
+    impl Fake {
+        fn note(&mut self, request: &Command, answer: &mut [u8]) -> Option<u32> {
+            let octets = request.as_octets();
+            let opcode = u16::from_be_bytes([octets[0], octets[1]]);
+            self.opcodes.push(opcode);
+            self.last = octets.to_vec();
+            if self.refuse == Some(opcode) {
+                answer[0] = 5;
+                return None;
+            }
+            let number = 0x100 + u32::try_from(self.opcodes.len()).unwrap();
+            answer[8..12].copy_from_slice(&number.to_be_bytes());
+            Some(number)
+        }
+    }
+
+    impl Kernel for Fake {
+        type Error = No;
+
+        fn command(&mut self, request: &Command, answer: &mut [u8]) -> Result<(), No> {
+            self.note(request, answer);
+            Ok(())
+        }
+
+        fn create(&mut self, request: &Command, answer: &mut [u8]) -> Result<Option<Handle>, No> {
+            let Some(number) = self.note(request, answer) else {
+                return Ok(None);
+            };
+            let octets = request.as_octets();
+            let opcode = *self.opcodes.last().unwrap();
+            match opcode {
+                0x400 => {
+                    let at = (field(0x2c0, 32, octets), Bits::new(0x280, 64).get(octets));
+                    self.cq_rings.insert(number, at);
+                }
+                0x500 => {
+                    self.completes_in
+                        .insert(number, field(0xc0 + 0x3e8, 24, octets));
+                }
+                _ => {}
+            }
+            self.made.insert(number.into(), opcode);
+            Ok(Some(Handle(number.into())))
+        }
+
+        fn modify(&mut self, _: Handle, request: &Command, answer: &mut [u8]) -> Result<(), No> {
+            self.note(request, answer);
+            Ok(())
+        }
+
+        fn destroy(&mut self, object: Handle) -> Result<(), No> {
+            self.made.remove(&object.0).map(drop).ok_or(No)
+        }
+
+        fn register(&mut self, region: &Region) -> Result<Registered, No> {
+            let umem = u32::try_from(self.memories.len()).map_err(|_| No)? + 1;
+            self.memories.insert(umem, region.clone());
+            Ok(Registered {
+                handle: Handle(umem.into()),
+                umem,
+            })
+        }
+
+        fn unregister(&mut self, memory: Handle) -> Result<(), No> {
+            let umem = u32::try_from(memory.0).map_err(|_| No)?;
+            self.memories.remove(&umem).map(drop).ok_or(No)
+        }
+
+        fn create_domain(&mut self) -> Result<u32, No> {
+            Ok(0x77)
+        }
+
+        fn uar(&self) -> u32 {
+            4
+        }
+
+        fn eqn(&self) -> u8 {
+            2
+        }
+
+        fn port(&self) -> Port {
+            Port {
+                number: 1,
+                gid: [3; 16],
+                gid_index: 1,
+                mac: [2; 6],
+                mtu: 3,
+            }
+        }
+
+        fn ring(&mut self, at: usize, octets: [u8; 8]) {
+            self.rung.push((at, octets));
+            let qpn = field(32, 24, &octets);
+            let ring = self.completes_in.get(&qpn);
+            let ring = ring.and_then(|cqn| self.cq_rings.get(cqn));
+            let (false, UAR_SEND, Some((umem, offset))) = (self.silent, at, ring) else {
+                return;
+            };
+            let opcode = match self.syndrome {
+                0 => CqeOpcode::Request,
+                _ => CqeOpcode::RequestError,
+            };
+            let mut cqe = [0; Cqe::LEN];
+            cqe[55] = self.syndrome;
+            cqe[63] = OpOwn::new(opcode, false).encode();
+            let at = offset + self.produced * Cqe::LEN as u64;
+            self.memories[umem].write(at, &cqe).unwrap();
+            self.produced += 1;
+        }
+
+        fn next_event(&mut self) -> Option<DeviceEvent> {
+            None
+        }
+
+        fn wait(&mut self) -> bool {
+            false
+        }
+    }
+
+    fn device() -> (Mlx5Devx<Fake>, MemoryId, Domain) {
+        let mut device = Mlx5Devx::new(Fake::default());
+        let region = Region::anonymous(1 << 16, &PageOptions::default()).unwrap();
+        let memory = device.register(&region).unwrap();
+        let domain = device.create_domain().unwrap();
+        (device, memory, domain)
+    }
+
+    fn repeat(device: &mut Mlx5Devx<Fake>, domain: Domain) -> Result<Mkey, String> {
+        let entry = |stride, len| RepeatEntry {
+            stride,
+            len,
+            mkey: Mkey(0x100),
+            address: 0x40,
+        };
+        let layout = Layout::Repeat {
+            repetitions: 8,
+            entries: &[entry(16, 16), entry(0, 240)],
+        };
+        let rights = AccessRights::REMOTE_READ;
+        let attributes = KeyAttributes::new(domain, rights, 0x500, 0x800, layout);
+        device
+            .create_key(&attributes)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_repeat_block_is_a_key_and_a_umr() {
+        let (mut device, _, domain) = device();
+        let key = repeat(&mut device, domain).unwrap();
+        // The key; then, the first time, a queue pair that is connected to itself.
+        let kernel = device.kernel();
+        assert_eq!(kernel.opcodes, [0x200, 0x400, 0x500, 0x502, 0x503, 0x504]);
+        let [(UAR_SEND, first)] = kernel.rung[..] else {
+            panic!("{:?}", kernel.rung)
+        };
+        // UMR, at the start, of seven segments and a list of four: eleven and one.
+        assert_eq!(first[..4], [0, 0, 0, 0x25]);
+        assert_eq!(first[7], 12);
+        let memory = &kernel.memories[&2];
+        let mut wqe = [0; 192];
+        memory.read(4096, &mut wqe).unwrap();
+        assert_eq!(wqe[12..16], key.0.to_be_bytes());
+        // What counts is that the key is free no more; the list is in the WQE.
+        assert_eq!(wqe[16], 0x80);
+        assert_eq!(wqe[24..32], (1_u64 << 29).to_be_bytes());
+        assert_eq!(
+            wqe[128..144],
+            [0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 0, 8, 0, 0, 0, 2]
+        );
+        assert_eq!(wqe[144..152], [0, 16, 0, 16, 0, 0, 1, 0]);
+        assert_eq!(wqe[160..164], [0, 0, 0, 240]);
+        // The second needs no queue pair, and none is left out when the ring ends.
+        for _ in 0..40 {
+            repeat(&mut device, domain).unwrap();
+        }
+        assert_eq!(device.kernel().opcodes.len(), 46);
+        device.destroy_key(key).unwrap();
+        assert!(device.destroy_key(key).is_err());
+    }
+
+    #[test]
+    fn a_key_whose_umr_fails_is_none() {
+        let (mut device, _, domain) = device();
+        repeat(&mut device, domain).unwrap();
+        let made = device.kernel().made.len();
+        for (syndrome, silent, word) in [(2, false, "0x02"), (0, true, "no CQE")] {
+            let (mut device, _, domain) = self::device();
+            repeat(&mut device, domain).unwrap();
+            let mut kernel = Fake {
+                syndrome,
+                silent,
+                ..Fake::default()
+            };
+            kernel
+                .register(&Region::anonymous(4096, &PageOptions::default()).unwrap())
+                .unwrap();
+            let mut device = Mlx5Devx::new(kernel);
+            let said = repeat(&mut device, domain).unwrap_err();
+            assert!(said.contains(word), "{said}");
+            // Its queue pair and completion queue stay, the key does not.
+            assert_eq!(device.kernel().made.len(), made - 1);
+        }
+    }
+
+    fn pair(domain: Domain, memory: MemoryId, receive: u64, send: u64) -> QpAttributes {
+        let at = |offset| Place { memory, offset };
+        QpAttributes {
+            domain,
+            send_cq: Cqn::truncate(1),
+            receive_cq: Cqn::truncate(2),
+            send_ring: at(send),
+            log_send: 6,
+            receive_ring: at(receive),
+            log_receive: 6,
+            log_stride: 6,
+            doorbell: at(64),
+            roles: Roles {
+                master: true,
+                managed_send: true,
+                managed_receive: false,
+            },
+            access: PeerAccess::ALL,
+            log_message: 12,
+            rnr_retry: 7,
+            max_reads: 16,
+        }
+    }
+
+    #[test]
+    fn rings_lie_where_a_device_wants_them() {
+        let (mut device, memory, domain) = device();
+        let apart = pair(domain, memory, 0, 8192);
+        let said = device.create_qp(&apart).unwrap_err().to_string();
+        assert!(said.contains("right behind its receive ring"), "{said}");
+        let within = pair(domain, memory, 64, 64 + 4096);
+        let said = device.create_qp(&within).unwrap_err().to_string();
+        assert!(said.contains("within a page"), "{said}");
+        let qpn = device.create_qp(&pair(domain, memory, 4096, 8192)).unwrap();
+        assert_eq!(
+            device.kernel().last[24 + 147] & 3,
+            3,
+            "managed, and a master"
+        );
+        device.connect(qpn, &Peer::Local(qpn)).unwrap();
+        device.stop(qpn).unwrap();
+        device.reset(qpn).unwrap();
+        let opcodes = &device.kernel().opcodes;
+        assert_eq!(opcodes[1..], [0x502, 0x503, 0x504, 0x507, 0x50a]);
+        device.destroy_qp(qpn).unwrap();
+        assert!(device.stop(qpn).is_err());
+    }
+
+    #[test]
+    fn a_peer_is_found_by_a_link_local_address() {
+        let (mut device, memory, domain) = device();
+        let qpn = device.create_qp(&pair(domain, memory, 4096, 8192)).unwrap();
+        let route = Route {
+            qpn: Qpn::truncate(9),
+            gid: [
+                0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55,
+            ],
+            send_psn: 1,
+            receive_psn: 2,
+        };
+        device.connect(qpn, &Peer::Remote(route)).unwrap();
+        let other = Route {
+            gid: [0; 16],
+            ..route
+        };
+        let said = device.connect(qpn, &Peer::Remote(other)).unwrap_err();
+        assert!(said.to_string().contains("hardware address"), "{said}");
+    }
+
+    #[test]
+    fn what_a_device_refuses_is_said() {
+        let mut device = Mlx5Devx::new(Fake {
+            refuse: Some(0x200),
+            ..Fake::default()
+        });
+        let said = repeat(&mut device, Domain(1)).unwrap_err();
+        assert!(
+            said.contains("a key: ") && said.contains("bad resource"),
+            "{said}"
+        );
+        let said = device.create_alias(1, 2, &[7; 32], Domain(3));
+        assert_eq!(said.unwrap(), Mkey(0x102 << 8));
+        device.allow_alias(Mkey(0x4500), &[7; 32]).unwrap();
+        assert_eq!(device.kernel().last[20..24], [0, 0, 0, 0x45]);
+    }
+
+    #[test]
+    fn a_completion_queue_is_armed_in_its_record_and_rung() {
+        let (mut device, memory, _) = device();
+        let at = |offset| Place { memory, offset };
+        let attributes = CqAttributes {
+            ring: at(4096),
+            log_size: 6,
+            doorbell: at(128),
+            overrun_ignored: true,
+        };
+        let cqn = device.create_cq(&attributes).unwrap();
+        let how = CqArm {
+            sequence: 1,
+            solicited_only: true,
+            ..CqArm::default()
+        };
+        device.arm_cq(cqn, how).unwrap();
+        let kernel = device.kernel();
+        let [(UAR_CQ, rung)] = kernel.rung[..] else {
+            panic!("{:?}", kernel.rung)
+        };
+        let mut record = [0; 4];
+        kernel.memories[&1].read(132, &mut record).unwrap();
+        assert_eq!(record, rung[..4]);
+        let within = CqAttributes {
+            ring: at(4160),
+            ..attributes
+        };
+        assert!(device.create_cq(&within).is_err());
+        device.destroy_cq(cqn).unwrap();
+        assert!(device.arm_cq(cqn, how).is_err());
+        device.unregister(memory).unwrap();
+        assert!(device.unregister(memory).is_err());
+    }
+}
