@@ -1,6 +1,6 @@
 //! `kbtp bench`: one operation, measured for a short while.
 
-use crate::cli::{BenchArgs, BenchOp, TenantArgs};
+use crate::cli::{BenchArgs, BenchEngine, BenchOp, TenantArgs};
 use crate::driver::{self, Interrupt};
 use crate::failure::Failure;
 use crate::lane::{self, Lane, Plan, Run};
@@ -26,6 +26,9 @@ struct Report {
     depth: u16,
     sessions: u16,
     target: String,
+    /// What serves, of a target that this command started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine: Option<BenchEngine>,
     elapsed_ns: u64,
     operations: u64,
     octets: u64,
@@ -82,6 +85,30 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<(), Failure> {
     }
     // Before any thread: they inherit the blocked signals.
     let interrupt = Interrupt::take()?;
+    let engines: &[BenchEngine] = match args.engine {
+        BenchEngine::Both => &[BenchEngine::Software, BenchEngine::Chain],
+        BenchEngine::Software => &[BenchEngine::Software],
+        BenchEngine::Chain => &[BenchEngine::Chain],
+    };
+    let reports = engines.iter();
+    let reports = reports.map(|engine| one(args, size, *engine, &interrupt));
+    let reports = reports.collect::<Result<Vec<_>, _>>()?;
+    match &reports[..] {
+        [report] => output::report(json, report, || text(report)),
+        all => output::report(json, &all, || {
+            let texts: Vec<String> = all.iter().map(text).collect();
+            texts.join("\n")
+        }),
+    }
+}
+
+/// Measures one target: the one that is named, or one that is started here with this engine.
+fn one(
+    args: &BenchArgs,
+    size: u32,
+    engine: BenchEngine,
+    interrupt: &Interrupt,
+) -> Result<Report, Failure> {
     let blocks = blocks_for(size, args.depth);
     let own = match args.target {
         Some(_) => None,
@@ -89,6 +116,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<(), Failure> {
             block_size: args.size.next_multiple_of(4096),
             blocks: u64::from(blocks) * u64::from(args.sessions),
             credits: args.depth,
+            chains: engine == BenchEngine::Chain,
         })?),
     };
     let plan = Plan {
@@ -108,11 +136,12 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<(), Failure> {
         blocks,
         spin: true,
     };
-    let report = measure(&plan, args, &interrupt)?;
+    let mut report = measure(&plan, args, interrupt)?;
     if let Some(own) = own {
+        report.engine = Some(engine);
         own.stop()?;
     }
-    output::report(json, &report, || text(&report))
+    Ok(report)
 }
 
 fn blocks_for(size: u32, depth: u16) -> u32 {
@@ -144,6 +173,7 @@ fn measure(plan: &Plan, args: &BenchArgs, interrupt: &Interrupt) -> Result<Repor
         depth: args.depth,
         sessions: args.sessions,
         target: plan.target.to_string(),
+        engine: None,
         elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
         operations,
         octets: moved,
@@ -183,6 +213,11 @@ fn text(report: &Report) -> String {
         BenchOp::Alloc => "alloc (store and free)",
     };
     let mut sheet = Sheet::new();
+    match report.engine {
+        Some(BenchEngine::Chain) => sheet.row("engine", "chains on the model of a NIC"),
+        Some(_) => sheet.row("engine", "software"),
+        None => {}
+    }
     sheet.row(
         "operation",
         format_args!(

@@ -481,6 +481,18 @@ pub enum BenchOp {
     Alloc,
 }
 
+/// What serves the requests that `bench` measures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BenchEngine {
+    /// Software
+    Software,
+    /// Chains on the model of a NIC
+    Chain,
+    /// One after the other
+    Both,
+}
+
 /// Flags of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -507,6 +519,15 @@ pub struct BenchArgs {
     /// Measure this target; without it, one is started in this process, on a loopback port of its own
     #[arg(long, env = "KBTP_TARGET", value_name = "ADDR", value_parser = parse_addr)]
     pub target: Option<SocketAddr>,
+
+    /// What serves in a target that is started here; another target says itself
+    #[arg(
+        long,
+        value_enum,
+        default_value = "software",
+        conflicts_with = "target"
+    )]
+    pub engine: BenchEngine,
 
     /// Who we are.
     #[command(flatten)]

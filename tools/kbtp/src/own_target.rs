@@ -1,7 +1,7 @@
 //! A target that a command starts for itself, in its own process, on a loopback port of its own.
 
 use crate::failure::{Failure, chain};
-use kbtp_target::{JoinError, Lease, StartError, Target, TargetConfig};
+use kbtp_target::{EngineChoice, JoinError, Lease, NicChoice, StartError, Target, TargetConfig};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ pub(crate) struct Pool {
     pub(crate) block_size: u64,
     pub(crate) blocks: u64,
     pub(crate) credits: u16,
+    /// Whether chains on the model of a NIC serve, and not software.
+    pub(crate) chains: bool,
 }
 
 /// The target.
@@ -37,6 +39,12 @@ impl OwnTarget {
             lease: Lease::For(Duration::ZERO),
             credits: pool.credits.max(default.credits),
             max_inline: default.max_inline.min(pool.block_size),
+            engine: if pool.chains {
+                EngineChoice::Chain
+            } else {
+                EngineChoice::Software
+            },
+            nic: pool.chains.then_some(NicChoice::Model),
             ..default
         };
         let target = Target::start(config).map_err(|e| not_started(&e))?;

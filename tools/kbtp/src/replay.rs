@@ -74,6 +74,7 @@ pub(crate) fn run(args: &ReplayArgs, json: bool) -> Result<(), Failure> {
             block_size: args.pool.block_size.unwrap_or(BLOCK_SIZE),
             blocks: args.pool.blocks.unwrap_or(BLOCKS),
             credits: 0,
+            chains: false,
         })?),
     };
     let options = match (&own, args.target) {

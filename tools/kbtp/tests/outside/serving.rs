@@ -543,6 +543,29 @@ fn each_operation_can_be_measured() {
     target.stop();
 }
 
+/// Software and chains on the model of a NIC, one after the other.
+#[test]
+fn engines_are_measured_side_by_side() {
+    let reports = json(&[
+        "bench",
+        "--op=alloc",
+        "--size=4KiB",
+        "--depth=4",
+        "--duration=50ms",
+        "--engine=both",
+    ]);
+    let [software, chain] = &reports.as_array().unwrap()[..] else {
+        panic!("{reports}")
+    };
+    assert_eq!(software["engine"], "software");
+    assert_eq!(chain["engine"], "chain");
+    for report in [software, chain] {
+        assert!(report["operations"].as_u64() > Some(0), "{report}");
+    }
+    let said = ok(&["bench", "--size=4KiB", "--duration=10ms", "--engine=chain"]);
+    assert!(said.contains("chains on the model of a NIC"), "{said}");
+}
+
 #[test]
 fn the_demo_starts_two_processes_and_leaves_nothing() {
     let temp = dir("demo");
