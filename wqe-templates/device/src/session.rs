@@ -344,7 +344,10 @@ impl Session {
 
     /// Writes the first WQEs of a slot that is not armed: the slot before it lets them run, and they wait there for a request
     /// that cannot come so far. The WQEs that they replace have run: theirs was not the last slot that is complete.
-    fn write_head<E: core::error::Error + 'static>(&mut self, n: u64) -> Result<(), SetUpError<E>> {
+    pub(crate) fn write_head<E: core::error::Error + 'static>(
+        &mut self,
+        n: u64,
+    ) -> Result<(), SetUpError<E>> {
         let template = self.images.template();
         let head = template.worker.iter().take(usize::from(template.head));
         let blocks: u16 = head.map(kbtp_chain::element::Element::basic_blocks).sum();

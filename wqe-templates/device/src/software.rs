@@ -387,6 +387,7 @@ impl Session {
                 self.write_request(slot, request)?;
             }
         }
+        self.write_head(self.armed)?;
         if self.received() != on_its_way.received {
             return Err(SetUpError::Raced);
         }
