@@ -32,6 +32,8 @@ ZSH = $(PREFIX)/share/zsh/site-functions/_kbtp
 FISH = $(PREFIX)/share/fish/vendor_completions.d/kbtp.fish
 UNITS = $(PREFIX)/lib/systemd/system
 EXAMPLES = $(PREFIX)/share/doc/kbtp/examples
+# Attacks that need several requests of one session under way at a time, or more credits than a chain's session has.
+ABREAST = test(a_crowd_on_one_handle) | test(a_reader_that_takes_nothing) | test(a_lease_that_ends_under_a_slow_reader) | test(a_drain_does_not_wait_for_the_stuck) | test(a_stuck_session_is_replaced) | test(quota_overrun)
 HOLD = --ops load --sessions 1 --load idle --rounds 9 --window 100ms
 
 .PHONY: help install uninstall run test loom shuttle sim plants crash soak coverage mutants asan tsan valgrind fuzz differential flakes vm-test release-proof lint fmt bench victim promises instructions doc man completions build clean
@@ -51,7 +53,7 @@ uninstall: ## Take away what `make install` put in place (PREFIX, DESTDIR)
 run: ## Start agent and target, replay a trace against them, stop them (TRACE=FILE, RUNFLAGS="--json")
 	$(CARGO) run --release --locked -p kbtp -- demo "$(TRACE)" $(RUNFLAGS)
 test: ## Run every test, the suites of the protocol once for each way to run a target
-	$(CARGO) nextest run --workspace --locked --no-fail-fast && KBTP_SUBJECT=software-agent $(CARGO) nextest run --locked --no-fail-fast -p kbtp-conformance -p kbtp-hostile && $(CARGO) test --workspace --locked --doc --quiet
+	$(CARGO) nextest run --workspace --locked --no-fail-fast && KBTP_SUBJECT=software-agent $(CARGO) nextest run --locked --no-fail-fast -p kbtp-conformance -p kbtp-hostile && KBTP_SUBJECT=chain $(CARGO) nextest run --locked --no-fail-fast -p kbtp-conformance -p kbtp-hostile -E 'not ($(ABREAST))' && $(CARGO) test --workspace --locked --doc --quiet
 loom: ## Every interleaving of the lock-free parts
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --locked --target-dir target/loom -p kbtp-core --lib loom
 shuttle: ## A target and three initiators in random schedules; pool and ring beside their models, and with planted faults (KBTP_SCHEDULES=1000000)

@@ -56,5 +56,5 @@ pub use driver::{JoinError, ShutdownHandle, StartError, Target};
 pub use footprint::MemoryBound;
 pub use lifecycle::Phase;
 pub use metrics::{BuildInfo, PoolGauges};
-pub use status::{LeaseStatus, PagesStatus, SessionStatus, Status};
+pub use status::{ChainStatus, LeaseStatus, PagesStatus, SessionStatus, Status};
 pub use units::{UnitError, format_size, parse_duration_us, parse_size};

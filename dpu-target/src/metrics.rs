@@ -307,8 +307,31 @@ pub(crate) fn render(workers: &[impl Counted], pool: &PoolGauges, build: &BuildI
         });
         out.simple(name, "counter", help, sum);
     }
+    chains(&mut out, workers);
     pool_gauges(&mut out, pool);
     out.0
+}
+
+/// Requests that chains left to software, by reason.
+fn chains(out: &mut Exposition, workers: &[impl Counted]) {
+    let name = "kbtp_chain_punts_total";
+    out.header(
+        name,
+        "counter",
+        "Requests of chains' sessions that software served, by reason.",
+    );
+    let mut sums: Vec<(&'static str, u64)> = Vec::new();
+    for worker in workers {
+        for (at, (reason, count)) in worker.metrics().chains.punts().enumerate() {
+            match sums.get_mut(at) {
+                Some((_, sum)) => *sum = sum.wrapping_add(count),
+                None => sums.push((reason, count)),
+            }
+        }
+    }
+    for (reason, sum) in sums {
+        out.line(format_args!("{name}{{reason=\"{reason}\"}} {sum}"));
+    }
 }
 
 type Column = (
@@ -320,6 +343,42 @@ type Column = (
 type CoreColumn = (&'static str, &'static str, fn(&Stats) -> &AtomicU64);
 
 const COLUMNS: &[Column] = &[
+    (
+        "kbtp_chain_sessions",
+        "gauge",
+        "Sessions that chains serve now.",
+        |w| w.chains.sessions.get(),
+    ),
+    (
+        "kbtp_chain_requests_total",
+        "counter",
+        "Requests that chains served without software.",
+        |w| w.chains.served.get(),
+    ),
+    (
+        "kbtp_chain_wakeups_total",
+        "counter",
+        "Times software had to do something before a request of a chain's session could be answered.",
+        |w| w.chains.wakeups.get(),
+    ),
+    (
+        "kbtp_chain_traps_total",
+        "counter",
+        "Requests that ended their loopback queue, which was started again.",
+        |w| w.chains.traps.get(),
+    ),
+    (
+        "kbtp_chain_slots_armed_total",
+        "counter",
+        "Slots armed by software, after their request was answered.",
+        |w| w.chains.armed.get(),
+    ),
+    (
+        "kbtp_chain_recovered_total",
+        "counter",
+        "Tickets and blocks that requests which came to nothing had taken, given back.",
+        |w| w.chains.recovered.get(),
+    ),
     ("kbtp_sessions", "gauge", "Sessions now.", |w| {
         w.sessions.get()
     }),

@@ -30,6 +30,27 @@ pub struct Status {
     pub workers_silent: usize,
     /// Ranges kept for pairs without a session.
     pub leases: Vec<LeaseStatus>,
+    /// What chains have done; none without a device.
+    pub chains: Option<ChainStatus>,
+}
+
+/// What the chains of a device have done since the target started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ChainStatus {
+    /// Sessions that they serve now.
+    pub sessions: u64,
+    /// Requests that they served.
+    pub served: u64,
+    /// Requests that software served instead, by reason.
+    pub punts: Vec<(&'static str, u64)>,
+    /// Of those, the ones that ended their loopback queue.
+    pub traps: u64,
+    /// Slots armed.
+    pub armed: u64,
+    /// Times software had to do something before a request could be answered.
+    pub wakeups: u64,
+    /// What requests that came to nothing had taken from the ring, given back.
+    pub recovered: u64,
 }
 
 /// What the pool's memory is made of, as it was had and not as it was wished.
@@ -68,8 +89,10 @@ pub struct SessionStatus {
     pub initiator: String,
     /// Address of the other end.
     pub peer: String,
-    /// The worker that serves it.
+    /// The worker that serves it, or what its chains do not.
     pub worker: usize,
+    /// What executes its requests: `software`, or `chain` with software for what chains do not.
+    pub engine: &'static str,
     /// Its quota, in blocks.
     pub quota: u64,
     /// Blocks it has bound, and tickets it has taken and not bound.

@@ -1,6 +1,7 @@
 //! Counters that say what chains did and what they left to software.
 
 use crate::metrics::Counter;
+use crate::status::ChainStatus;
 
 /// Why software served a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,14 +63,25 @@ pub(crate) struct ChainCounts {
     pub(crate) wakeups: Counter,
     /// Blocks and tickets of requests that came to nothing, given back.
     pub(crate) recovered: Counter,
-    /// Requests that chains would have waited too long with, taken over by software.
-    pub(crate) overdue: Counter,
 }
 
 impl ChainCounts {
     pub(crate) fn punt(&self, reason: Punt) {
         if let Some(counter) = self.punts.get(reason as usize) {
             counter.increment();
+        }
+    }
+
+    /// As `/status` shows them.
+    pub(crate) fn status(&self) -> ChainStatus {
+        ChainStatus {
+            sessions: self.sessions.get(),
+            served: self.served.get(),
+            punts: self.punts().collect(),
+            traps: self.traps.get(),
+            armed: self.armed.get(),
+            wakeups: self.wakeups.get(),
+            recovered: self.recovered.get(),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::lifecycle::{Lifecycle, Phase};
 use crate::limits;
 use crate::metrics::{BuildInfo, Counted, PoolGauges, WorkerMetrics, blocks_bound, render};
 use crate::plane::Plane;
-use crate::status::{AuditStatus, LeaseStatus, PagesStatus, Status, hex};
+use crate::status::{AuditStatus, ChainStatus, LeaseStatus, PagesStatus, Status, hex};
 use crate::transport::Served;
 use crossbeam_channel::Sender;
 use kbtp_core::{Audit, Stats};
@@ -146,7 +146,14 @@ impl Overview {
             sessions: reports.into_iter().flatten().collect(),
             workers_silent,
             leases: self.leases(now),
+            chains: self.chains(),
         }
+    }
+
+    /// What chains have done: there is one worker if there is a device.
+    fn chains(&self) -> Option<ChainStatus> {
+        let worker = self.workers.first()?;
+        (self.facts.build == BuildInfo::CHAIN_IWARP_TCP).then(|| worker.metrics.chains.status())
     }
 
     fn leases(&self, now: Time) -> Vec<LeaseStatus> {

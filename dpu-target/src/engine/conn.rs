@@ -599,6 +599,11 @@ impl<S: Stream> Conn<S> {
             initiator: hex(&grant.initiator),
             peer: self.peer.to_string(),
             worker,
+            engine: if self.link.is_some() {
+                "chain"
+            } else {
+                "software"
+            },
             quota: u64::from(grant.quota),
             usage: u64::from(self.session.usage().total()),
             handle_base: grant.handle_base.0,

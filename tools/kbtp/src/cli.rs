@@ -113,6 +113,22 @@ pub enum Command {
     },
 }
 
+/// What executes requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Engine {
+    /// Workers.
+    Software,
+    /// Chains on a NIC.
+    Chain,
+}
+
+/// A NIC for chains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Nic {
+    /// One in software.
+    Model,
+}
+
 /// A switch written out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Switch {
@@ -213,7 +229,15 @@ pub struct ServeArgs {
     #[arg(long, env = "KBTP_ADMIN", value_name = "ADDR|off", value_parser = parse_maybe_addr)]
     pub admin: Option<MaybeAddr>,
 
-    /// Worker threads [default: one for each core, at most 16]
+    /// What executes requests: workers, or chains of work queue elements on a NIC [default: software]
+    #[arg(long, env = "KBTP_ENGINE", value_name = "software|chain")]
+    pub engine: Option<Engine>,
+
+    /// The NIC of --engine chain; model is one in software: what chains do can be seen, at a fraction of a NIC's speed
+    #[arg(long, env = "KBTP_NIC", value_name = "model")]
+    pub nic: Option<Nic>,
+
+    /// Worker threads [default: one for each core, at most 16; with --engine chain one]
     #[arg(long, env = "KBTP_WORKERS", value_name = "N")]
     pub workers: Option<u16>,
 

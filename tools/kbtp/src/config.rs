@@ -1,10 +1,10 @@
 //! The configuration of `serve`: file, then environment, then flags.
 
-use crate::cli::{MaybeAddr, ServeArgs, Switch};
+use crate::cli::{Engine, MaybeAddr, Nic, ServeArgs, Switch};
 use crate::failure::Failure;
 use crate::files;
 use crate::own_target::wrong_config;
-use kbtp_target::{DirectConfig, TargetConfig, TenantConfig};
+use kbtp_target::{DirectConfig, EngineChoice, NicChoice, TargetConfig, TenantConfig};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -50,6 +50,13 @@ fn lay_over(config: &mut TargetConfig, args: &ServeArgs) {
     config.handles = args.handles.or(config.handles);
     config.default_quota = args.quota.or(config.default_quota);
     config.workers = args.workers.or(config.workers);
+    if let Some(engine) = args.engine {
+        config.engine = match engine {
+            Engine::Software => EngineChoice::Software,
+            Engine::Chain => EngineChoice::Chain,
+        };
+    }
+    config.nic = args.nic.map(|Nic::Model| NicChoice::Model).or(config.nic);
     if let Some(direct) = args.direct {
         let on = direct == Switch::On;
         config.direct = DirectConfig {

@@ -122,6 +122,16 @@ pub fn text(status: &Value) -> String {
     ] {
         sheet.row(name, count(number(&format!("/pool/{field}"))));
     }
+    if status.pointer("/chains/served").is_some() {
+        for (name, field) in [
+            ("requests by chains", "served"),
+            ("  by software instead", "wakeups"),
+            ("  of those, chain ended", "traps"),
+            ("slots armed", "armed"),
+        ] {
+            sheet.row(name, count(number(&format!("/chains/{field}"))));
+        }
+    }
     let mut text = sheet.text();
     text.push_str(&sessions(status));
     text

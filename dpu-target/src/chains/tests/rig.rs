@@ -329,7 +329,13 @@ impl ByChains {
 
     /// Everybody's turn; whether anything moved.
     pub(super) fn turn(&mut self) -> Result<bool, SessionEnd> {
-        let mut moved = self.chains.run();
+        let ran = self.chains.run();
+        Ok(self.serve()? || ran)
+    }
+
+    /// What software and clients have to do.
+    fn serve(&mut self) -> Result<bool, SessionEnd> {
+        let mut moved = false;
         let Self {
             target,
             chains,
@@ -356,6 +362,45 @@ impl ByChains {
             chains.resume();
         }
         Ok(moved)
+    }
+
+    /// One event of the model, and what follows from it at once; whether anything is left to do.
+    pub(super) fn step(&mut self) -> Result<bool, SessionEnd> {
+        let stepped = self.chains.device.step();
+        self.chains.notice();
+        Ok(self.serve()? || stepped)
+    }
+
+    /// A session whose client is gone: its end, as a worker brings it about.
+    pub(super) fn leave(&mut self, party: usize) {
+        let mut gone = self.parties.remove(party);
+        let Self {
+            target,
+            chains,
+            counts,
+            ..
+        } = self;
+        for _ in 0..10_000 {
+            let held = &mut gone.held;
+            exchange(
+                &mut chains.device,
+                gone.qpn,
+                &mut gone.client,
+                held,
+                target.now,
+            );
+            if !chains.run() {
+                break;
+            }
+        }
+        chains.unseat(gone.id, &mut gone.core, &target.shared, counts);
+        let Target {
+            shared,
+            directory,
+            now,
+        } = target;
+        gone.core.finish(*now, shared, directory);
+        self.settle().unwrap();
     }
 
     /// Until nothing moves and nobody waits for a time.

@@ -1,0 +1,111 @@
+//! A client that is gone, at every step of a request: nothing is lost, nothing is bound by half, and the others go on.
+
+use super::ops::Numbers;
+use super::rig::{BLOCK, BUFFER, ByChains, KEY};
+use kbtp_nic_model::{Hazards, Schedule};
+use kbtp_wire::{Completion, Status};
+
+/// A request of a whole block, or of part of one.
+fn request(opcode: u8, flags: u16, handle: u64, id: u64, len: u32) -> Vec<u8> {
+    let mut octets = vec![1, opcode];
+    octets.extend(flags.to_be_bytes());
+    octets.extend(id.to_be_bytes());
+    octets.extend(handle.to_be_bytes());
+    octets.extend([0; 4]);
+    if opcode != FREE {
+        octets.extend(KEY.to_be_bytes());
+        octets.extend(BUFFER.to_be_bytes());
+        octets.extend(len.to_be_bytes());
+    }
+    octets
+}
+
+const LOAD: u8 = 3;
+const STORE: u8 = 4;
+const ALLOC: u8 = 5;
+const FREE: u8 = 6;
+const UNSEALED: u16 = 16;
+
+/// What is asked for when the client goes: of handle 0, which is bound, or 1, which is not, or one of nobody's.
+const CASES: [(u8, u16, u64, u32); 9] = [
+    (LOAD, UNSEALED, 0, BLOCK),
+    (LOAD, UNSEALED, 0, 2 * BLOCK),
+    (STORE, 0, 0, BLOCK),
+    (STORE, 0, 0, 100),
+    (ALLOC, 0, 1, BLOCK),
+    (ALLOC, 0, 1, 100),
+    (FREE, 0, 0, 0),
+    (LOAD, 0, 1, BLOCK),
+    (ALLOC, 0, 1 << 40, BLOCK),
+];
+
+/// The status of a request that is served.
+fn ok(chains: &mut ByChains, party: usize, message: &[u8]) {
+    let answer = chains.ask(party, message).unwrap();
+    let completion = Completion::decode_message(&answer.octets).unwrap();
+    assert_eq!(completion.status, Status::Ok, "{message:x?}");
+}
+
+/// Cuts the client off after so many steps. Returns whether the request was still under way.
+fn cut(schedule: Schedule, seed: u64, case: (u8, u16, u64, u32), steps: u64) -> bool {
+    let (mut chains, grants) = ByChains::new(2, 8, Hazards::default(), schedule, seed);
+    let (opcode, flags, handle, len) = case;
+    let base = |party: usize| grants[party].handle_base.0;
+    for party in 0..2 {
+        ok(
+            &mut chains,
+            party,
+            &request(ALLOC, 0, base(party), 1, BLOCK),
+        );
+    }
+    let before = chains.target.block(first_block(&chains, base(1)), BLOCK);
+    chains.send(0, &request(opcode, flags, base(0) + handle, 2, len));
+    let mut under_way = true;
+    for _ in 0..steps {
+        under_way = chains.step().unwrap();
+    }
+    chains.parties[0].client.disconnect();
+    chains.leave(0);
+    let audit = chains.target.shared.pool.audit();
+    let show = || format!("{case:?} after {steps} of {schedule:?} {seed}: {audit:?}");
+    assert_eq!(audit.faults, Vec::<String>::new(), "{}", show());
+    assert_eq!((audit.awaited, audit.elsewhere), (0, 0), "{}", show());
+    // The range was given up with the session, and all its blocks.
+    assert_eq!((audit.bound, audit.deferred), (1, 0), "{}", show());
+    // The other one has what it had, and goes on.
+    let after = chains.target.block(first_block(&chains, base(1)), BLOCK);
+    assert!(before == after, "{}", show());
+    for n in 1..8 {
+        let message = request(ALLOC, 0, base(1) + n, 1 + n, BLOCK);
+        ok(&mut chains, 0, &message);
+    }
+    under_way
+}
+
+fn first_block(chains: &ByChains, handle: u64) -> u64 {
+    let at = usize::try_from(handle - super::rig::BASE).unwrap() * 16;
+    let table = chains.target.table();
+    u64::from_be_bytes(table[at + 8..at + 16].try_into().unwrap())
+}
+
+#[test]
+fn a_client_that_is_gone_at_any_step_leaves_nothing_behind() {
+    // Every step under every schedule takes many minutes.
+    let every = std::env::var_os("KBTP_EVERY_STEP").is_some();
+    let stride = if every { 1 } else { 31 };
+    let mut random = Numbers::new(1);
+    let schedules = [Schedule::Eager, Schedule::Random, Schedule::Withhold];
+    for (number, case) in CASES.into_iter().enumerate() {
+        for (turn, schedule) in schedules.into_iter().enumerate() {
+            if !every && number % 3 != turn {
+                continue;
+            }
+            let seed = random.next();
+            let mut steps = random.below(stride);
+            while cut(schedule, seed, case, steps) {
+                steps += stride;
+            }
+            assert!(steps > 40, "{case:?}: {steps}");
+        }
+    }
+}
