@@ -136,7 +136,7 @@ fn examine(root: &Path) -> Report {
         },
         Way {
             name: VERBS,
-            runs: false,
+            runs: devices.iter().any(|d| d.usable),
             why: verbs_why(&devices),
         },
         Way {
@@ -174,14 +174,15 @@ fn verbs_why(devices: &[rdma::Device]) -> String {
         .collect();
     if !usable.is_empty() {
         let usable = usable.join(", ");
-        return format!("{usable} could carry it, but this version has no verbs transport");
+        return format!(
+            "{usable} could carry it: name its address under `rdma` in the target's configuration"
+        );
     }
-    let none = if devices.is_empty() {
-        "no RDMA device"
+    if devices.is_empty() {
+        "no RDMA device".to_owned()
     } else {
-        "no RDMA device that can be used"
-    };
-    format!("{none}, and this version has no verbs transport")
+        "no RDMA device that can be used".to_owned()
+    }
 }
 
 fn ok(name: &'static str, found: impl Into<String>) -> Finding {
