@@ -323,15 +323,15 @@ impl Pool {
         let words = self.entry_words(row);
         let before = entry::read(words).generation;
         let entry = entry::bound(before, self.geometry.offset_of(block), len, seal);
-        self.note_len(None, Some(len), || entry::bind(words, &entry));
+        self.note_len(|| None, Some(len), || entry::bind(words, &entry));
         entry
     }
 
     /// New data is in the block of a bound row.
     pub(crate) fn update(&self, row: u64, entry: &TableEntry) {
         let words = self.entry_words(row);
-        let before = entry::read(words).data_len;
-        self.note_len(Some(before), Some(entry.data_len), || {
+        let before = || Some(entry::read(words).data_len);
+        self.note_len(before, Some(entry.data_len), || {
             entry::update(words, entry);
         });
     }
@@ -343,9 +343,8 @@ impl Pool {
             return (entry::unbind(self.entry_words(row)), deferred);
         }
         let words = self.entry_words(row);
-        let before = entry::read(words).data_len;
-        let mut generation = Generation::FIRST;
-        self.note_len(Some(before), None, || generation = entry::unbind(words));
+        let before = || Some(entry::read(words).data_len);
+        let generation = self.note_len(before, None, || entry::unbind(words));
         (generation, self.release(block))
     }
 

@@ -140,22 +140,26 @@ impl Pool {
         }
     }
 
-    /// A row is about to bind `after` octets, `None` if it will bind nothing; it binds `before`. Counts the empty ones: a row is
-    /// among them for as long as anybody may see it so.
-    pub(super) fn note_len(
+    /// A row is about to bind `after` octets, `None` if it will bind nothing; it binds `before`. Counts the empty ones if a
+    /// device serves the pool: a row is among them for as long as anybody may see it so.
+    pub(super) fn note_len<T>(
         &self,
-        before: Option<ByteLen>,
+        before: impl FnOnce() -> Option<ByteLen>,
         after: Option<ByteLen>,
-        change: impl FnOnce(),
-    ) {
+        change: impl FnOnce() -> T,
+    ) -> T {
+        if !self.by_device.load(Acquire) {
+            return change();
+        }
         let is_empty = |len: Option<ByteLen>| len == Some(ByteLen(0));
-        let counts = self.by_device.load(Acquire);
-        if counts && is_empty(after) {
+        let before = before();
+        if is_empty(after) {
             Word32::fetch_add(&self.empty, 1, AcqRel);
         }
-        change();
-        if counts && is_empty(before) {
+        let changed = change();
+        if is_empty(before) {
             Word32::fetch_sub(&self.empty, 1, AcqRel);
         }
+        changed
     }
 }
