@@ -1,6 +1,7 @@
 //! What `/status` says: the target as a whole, for people and for `kbtp stat`. The names of the fields are a promise.
 
 use crate::metrics::{BuildInfo, PoolGauges};
+use kbtp_wire::kbtp::InitiatorId;
 use serde::Serialize;
 
 /// The target.
@@ -12,7 +13,7 @@ pub struct Status {
     pub phase: &'static str,
     /// Nanoseconds since it started.
     pub uptime_ns: u64,
-    /// Target Instance ID, in hexadecimal (P6).
+    /// Target Instance ID, as a UUID is written (P6).
     pub instance: String,
     /// Where initiators connect.
     pub listen: Vec<String>,
@@ -85,7 +86,7 @@ impl PagesStatus {
 pub struct SessionStatus {
     /// The tenant's name; empty for the unnamed one.
     pub tenant: String,
-    /// Initiator ID, in hexadecimal.
+    /// Initiator ID, as a UUID is written.
     pub initiator: String,
     /// Address of the other end.
     pub peer: String,
@@ -118,7 +119,7 @@ pub struct SessionStatus {
 pub struct LeaseStatus {
     /// The tenant's name; empty for the unnamed one.
     pub tenant: String,
-    /// Initiator ID, in hexadecimal.
+    /// Initiator ID, as a UUID is written.
     pub initiator: String,
     /// Blocks bound in the range.
     pub bound: u64,
@@ -159,16 +160,9 @@ impl From<kbtp_core::Audit> for AuditStatus {
     }
 }
 
-/// Octets in hexadecimal.
-pub(crate) fn hex(octets: &[u8]) -> String {
-    use std::fmt::Write as _;
-    octets
-        .iter()
-        .fold(String::with_capacity(octets.len() * 2), |mut out, o| {
-            // Writing to a String cannot fail.
-            let _infallible = write!(out, "{o:02x}");
-            out
-        })
+/// The one form in which an ID is written, here, in logs, in maps and on the command line: that of a UUID.
+pub(crate) fn uuid(id: &[u8; 16]) -> String {
+    InitiatorId(*id).to_string()
 }
 
 #[cfg(test)]
@@ -176,7 +170,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn octets_in_hexadecimal() {
-        assert_eq!(hex(&[0, 0xab, 9]), "00ab09");
+    fn ids_are_written_as_uuids() {
+        let id = [
+            0, 0x11, 0x22, 0x33, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0xff,
+        ];
+        assert_eq!(uuid(&id), "00112233-0405-0607-0809-0a0b0c0d0eff");
     }
 }

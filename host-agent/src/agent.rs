@@ -76,8 +76,13 @@ impl Agent {
             locked = pages.locked,
             "the pool is there"
         );
-        if !pages.shortfall.is_empty() {
-            warn!("the pool works, but: {}", pages.shortfall);
+        if let Some(ordinary) = store.ordinary_pages() {
+            // Nobody required them: no reason for an alarm.
+            info!("{ordinary}");
+        }
+        let unmet = store.unmet();
+        if !unmet.is_empty() {
+            warn!("the pool works, but: {}", unmet.join("; "));
         }
         Ok(Self {
             store,

@@ -206,6 +206,16 @@ impl Store {
         }
     }
 
+    /// That the pool has ordinary pages although reserved ones are preferred.
+    pub(crate) fn ordinary_pages(&self) -> Option<String> {
+        ordinary_pages(&self.pool.region)
+    }
+
+    /// What else was wished for the pool and not had.
+    pub(crate) fn unmet(&self) -> Vec<String> {
+        unmet(&self.pool.region)
+    }
+
     pub(crate) fn regions(&self) -> Vec<RegionStatus> {
         let row = |name: &str, owned: &Owned| RegionStatus {
             name: name.to_owned(),
@@ -318,33 +328,51 @@ fn available(meminfo: &str, huge: Huge) -> Option<u64> {
 
 fn remedy(error: &MapError, len: u64) -> String {
     match error {
-        MapError::NoHugePages { .. } => format!("reserve hugepages, {}", reserve(len)),
+        MapError::NoHugePages { .. } => {
+            format!(
+                "reserve hugepages, {}, or do not require them",
+                reserve(len)
+            )
+        }
         _ => "take a smaller pool, or free memory".to_owned(),
     }
 }
 
 fn reserve(len: u64) -> String {
     let pages = len.div_ceil(kbtp_memory::HUGE_PAGE_LEN);
-    format!("at least {pages} more in sysctl vm.nr_hugepages, or do not require them")
+    format!("at least {pages} more with sysctl vm.nr_hugepages")
 }
 
-/// What was wished and not had, with the remedy; empty if nothing.
-fn shortfall(region: &Region) -> String {
-    let report = region.page_report();
-    let mut lacks = Vec::new();
-    if let HugePages::Transparent {
+/// That there are ordinary pages where reserved ones were preferred, and what helps. Where they are required there is no
+/// region without.
+fn ordinary_pages(region: &Region) -> Option<String> {
+    let (HugePages::Transparent {
         reserved: why @ Reason::Refused(_),
     }
     | HugePages::Ordinary {
         reserved: why @ Reason::Refused(_),
         ..
-    } = report.huge
-    {
-        lacks.push(format!(
-            "no reserved hugepages ({why}): have {}",
-            reserve(region.len())
-        ));
-    }
+    }) = region.page_report().huge
+    else {
+        return None;
+    };
+    Some(format!(
+        "no reserved hugepages ({why}), so ordinary pages: for fewer TLB misses reserve {}",
+        reserve(region.len())
+    ))
+}
+
+/// What was wished and not had, with the remedy; empty if nothing.
+fn shortfall(region: &Region) -> String {
+    let pages = ordinary_pages(region);
+    let lacks: Vec<String> = pages.into_iter().chain(unmet(region)).collect();
+    clip(&lacks.join("; "))
+}
+
+/// What was wished besides hugepages and not had: a pool without it may be slow, or be swapped out.
+fn unmet(region: &Region) -> Vec<String> {
+    let report = region.page_report();
+    let mut lacks = Vec::new();
     if let Got::No(why @ Reason::Refused(_)) = report.locked {
         let limit = match getrlimit(Resource::RLIMIT_MEMLOCK) {
             Ok((RLIM_INFINITY, _)) => "unlimited".to_owned(),
@@ -361,7 +389,7 @@ fn shortfall(region: &Region) -> String {
             "not on NUMA node {node} ({why}): name a node that `numactl --hardware` lists"
         ));
     }
-    clip(&lacks.join("; "))
+    lacks
 }
 
 /// An error and its sources in one line.
@@ -445,8 +473,10 @@ mod tests {
         if pages.huge {
             assert_eq!(pages.page_size, kbtp_memory::HUGE_PAGE_LEN);
         } else {
-            let lack = "at least 2 more in sysctl vm.nr_hugepages";
+            let lack = "at least 2 more with sysctl vm.nr_hugepages";
             assert!(pages.shortfall.contains(lack), "{}", pages.shortfall);
+            let other = store.unmet().join("; ");
+            assert!(!other.contains("hugepages"), "{other}");
         }
         let (grant, region, fresh) = store.pool();
         assert!(fresh && grant.stag.0 != 0);

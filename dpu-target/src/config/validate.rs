@@ -79,7 +79,7 @@ impl TargetConfig {
             (1..=limits::BLOCKS_MAX).contains(&self.blocks),
             "blocks",
             self.blocks,
-            "not a pool a ring can list (its slot offset has 32 bits)",
+            "not a number of blocks that a pool can have",
             format!("take 1 to {}", limits::BLOCKS_MAX),
         )?;
         let handles = self.handle_count();

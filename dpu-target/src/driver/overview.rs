@@ -8,7 +8,7 @@ use crate::lifecycle::{Lifecycle, Phase};
 use crate::limits;
 use crate::metrics::{BuildInfo, Counted, PoolGauges, WorkerMetrics, blocks_bound, render};
 use crate::plane::Plane;
-use crate::status::{AuditStatus, ChainStatus, LeaseStatus, PagesStatus, Status, hex};
+use crate::status::{AuditStatus, ChainStatus, LeaseStatus, PagesStatus, Status, uuid};
 use crate::transport::Served;
 use crossbeam_channel::Sender;
 use kbtp_core::{Audit, Stats};
@@ -134,7 +134,7 @@ impl Overview {
             build: self.facts.build,
             phase: self.lifecycle.phase().label(),
             uptime_ns: now.since_ns(self.facts.started),
-            instance: hex(&self.own.shared.pool.instance()),
+            instance: uuid(&self.own.shared.pool.instance()),
             listen: self.facts.listen.iter().map(ToString::to_string).collect(),
             agent: self.facts.agent.as_ref().map_or_else(
                 || "in-process".to_owned(),
@@ -163,7 +163,7 @@ impl Overview {
             .filter(|range| range.session.is_none())
             .map(|range| LeaseStatus {
                 tenant: range.tenant,
-                initiator: hex(&range.initiator),
+                initiator: uuid(&range.initiator),
                 bound: range.bound.map_or(0, u64::from),
                 left_ns: range.lease_ends.map(|at| at.since_ns(now)),
             })

@@ -6,7 +6,7 @@ use crate::limits;
 use crate::metrics::EndReason;
 use crate::plane::Plane;
 use crate::sources::Place;
-use crate::status::{SessionStatus, hex};
+use crate::status::{SessionStatus, uuid};
 use kbtp_core::{Admission, Intake, SessionEnd, SessionId, SessionPhase, TargetSession};
 use kbtp_fabric::{
     CloseReason, Event, PostError, ReceiveSlot, Stream, StreamError, Time, WorkOutcome, WorkRequest,
@@ -465,7 +465,7 @@ impl<S: Stream> Conn<S> {
         self.waiting.reserve(credits);
         tracing::info!(
             tenant = %grant.tenant,
-            initiator = %hex(&grant.initiator),
+            initiator = %uuid(&grant.initiator),
             peer = %self.peer,
             worker = worker.index,
             quota = grant.quota,
@@ -596,7 +596,7 @@ impl<S: Stream> Conn<S> {
         }
         Some(SessionStatus {
             tenant: grant.tenant.clone(),
-            initiator: hex(&grant.initiator),
+            initiator: uuid(&grant.initiator),
             peer: self.peer.to_string(),
             worker,
             engine: if self.link.is_some() {
@@ -642,7 +642,7 @@ pub(super) fn log_abandoned(session: &TargetSession, peer: SocketAddr, tickets: 
     if let Some(grant) = session.grant() {
         tracing::warn!(
             tenant = %grant.tenant,
-            initiator = %hex(&grant.initiator),
+            initiator = %uuid(&grant.initiator),
             %peer,
             tickets,
             "tickets abandoned: direct allocation is off for the rest of the session"
@@ -665,7 +665,7 @@ pub(super) fn log_end(
     };
     tracing::info!(
         tenant = %grant.tenant,
-        initiator = %hex(&grant.initiator),
+        initiator = %uuid(&grant.initiator),
         %peer,
         reason,
         age_ms = age_ns / 1_000_000,

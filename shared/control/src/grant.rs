@@ -13,7 +13,8 @@ pub struct Incarnation(pub [u8; 16]);
 
 impl fmt::Display for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|octet| write!(f, "{octet:02x}"))
+        // As every ID is written: as a UUID.
+        write!(f, "{}", kbtp_wire::kbtp::InitiatorId(self.0))
     }
 }
 

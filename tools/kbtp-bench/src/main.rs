@@ -19,7 +19,6 @@ mod victim;
 
 use clap::{Parser as _, ValueEnum as _};
 use cli::{Cli, Hidden};
-use kbtp::output;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -47,11 +46,6 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !failure.is_silent() {
-                output::note(&format!("kbtp-bench: {failure}"));
-            }
-            failure.exit_code()
-        }
+        Err(failure) => failure.tell("kbtp-bench", cli.json),
     }
 }

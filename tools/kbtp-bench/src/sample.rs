@@ -166,7 +166,7 @@ mod tests {
         struct Broken;
         impl Mover for Broken {
             fn run(&mut self, _: Duration) -> Result<Run, Failure> {
-                Err(Failure::operation("broken", ""))
+                Err(Failure::operation("broken", "mend it"))
             }
 
             fn close(self: Box<Self>) -> Result<(), Failure> {

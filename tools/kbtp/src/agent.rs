@@ -4,6 +4,7 @@ use crate::cli::AgentArgs;
 use crate::driver::{self, StopSignals};
 use crate::failure::{Failure, chain};
 use crate::output;
+use crate::own_target::REMEDIES;
 use crate::units::octets;
 use kbtp_agent::{AgentConfig, AgentError, Server, Shutdown};
 use serde::Serialize;
@@ -67,9 +68,8 @@ pub(crate) fn run(args: &AgentArgs, json: bool) -> Result<(), Failure> {
 }
 
 fn failed(socket: &Path, error: &AgentError) -> Failure {
-    // The agent's errors name their remedy themselves.
     Failure::operation(
         format_args!("agent at {}: {}", socket.display(), chain(error)),
-        "",
+        REMEDIES,
     )
 }

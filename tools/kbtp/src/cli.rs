@@ -28,7 +28,7 @@ use std::time::Duration;
                   Exit codes: 0 done, 1 the operation failed, 2 wrong usage."
 )]
 pub struct Cli {
-    /// Print one JSON document instead of text for people
+    /// Print one JSON document instead of text for people; why a command failed is then one JSON object on standard error
     #[arg(long, global = true)]
     pub json: bool,
 
@@ -68,7 +68,26 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
             ));
         }
     }
-    Cli::from_arg_matches(&matches)
+    if let Some((name @ ("completions" | "man"), _)) = matches.subcommand()
+        && matches.get_flag("json")
+    {
+        return Err(command.error(
+            ErrorKind::ArgumentConflict,
+            format!("--json cannot be used with {name}, which prints a file for other programs"),
+        ));
+    }
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    if let (Command::Serve(args), Some(serve)) =
+        (&mut cli.command, matches.subcommand_matches("serve"))
+    {
+        args.from_environment = serve
+            .ids()
+            .map(clap::Id::as_str)
+            .filter(|id| serve.value_source(id) == Some(ValueSource::EnvVariable))
+            .map(str::to_owned)
+            .collect();
+    }
+    Ok(cli)
 }
 
 /// What to do.
@@ -147,7 +166,7 @@ pub enum MaybeAddr {
     Off,
 }
 
-/// An ID as a map has it, or without its hyphens, as the status has it.
+/// An ID as maps, status and logs have it, or without its hyphens.
 fn parse_id(text: &str) -> Result<Id, String> {
     let mut hyphened = text.to_owned();
     if text.len() == 32 && text.is_ascii() {
@@ -252,6 +271,10 @@ pub struct ServeArgs {
     /// Stop when standard input ends, for a process that starts this one
     #[arg(long)]
     pub stop_with_stdin: bool,
+
+    /// What of it the environment said, and no flag: names of fields.
+    #[arg(skip)]
+    pub(crate) from_environment: Vec<String>,
 }
 
 /// Flags of `agent`.
@@ -627,6 +650,11 @@ mod tests {
         let both = serve(&["--standalone", "--agent", "/s"]).unwrap_err();
         assert_eq!(both.exit_code(), 2);
         assert!(serve(&["--standalone"]).unwrap().standalone);
+        for words in [["man", "--json"], ["--json", "man"]] {
+            let all = std::iter::once("kbtp").chain(words);
+            let error = parse(all.map(OsString::from)).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{words:?}");
+        }
     }
 
     #[test]

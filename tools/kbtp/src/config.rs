@@ -4,7 +4,7 @@ use crate::cli::{Engine, MaybeAddr, Nic, ServeArgs, Switch};
 use crate::failure::Failure;
 use crate::files;
 use crate::own_target::wrong_config;
-use kbtp_target::{DirectConfig, EngineChoice, NicChoice, TargetConfig, TenantConfig};
+use kbtp_target::{ConfigError, DirectConfig, EngineChoice, NicChoice, TargetConfig, TenantConfig};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -29,9 +29,26 @@ pub(crate) fn effective(args: &ServeArgs) -> Result<TargetConfig, Failure> {
     if let Some(path) = &args.tenant_file {
         config.tenants.extend(tenants(path, &read(path)?)?);
     }
-    config.load_keys().map_err(|e| wrong_config(&e))?;
-    config.validate().map_err(|e| wrong_config(&e))?;
+    config.load_keys().map_err(|e| wrong(args, &e))?;
+    config.validate().map_err(|e| wrong(args, &e))?;
     Ok(config)
+}
+
+/// A wrong configuration, and the variable of the environment that makes it so.
+fn wrong(args: &ServeArgs, error: &ConfigError) -> Failure {
+    let failure = wrong_config(error);
+    let field = match error.key {
+        "default_quota" => "quota",
+        key => key,
+    };
+    if args.from_environment.iter().any(|f| f == field) {
+        let variable = format!("KBTP_{}", field.to_uppercase());
+        failure.and(format_args!(
+            "the value is that of {variable} in the environment"
+        ))
+    } else {
+        failure
+    }
 }
 
 fn lay_over(config: &mut TargetConfig, args: &ServeArgs) {

@@ -8,6 +8,7 @@ use crate::cli::DoctorArgs;
 use crate::failure::Failure;
 use crate::output::{self, Sheet};
 use crate::units::octets;
+use kbtp_memory::crc32c;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use serde::Serialize;
 use std::fs;
@@ -123,7 +124,7 @@ fn examine(root: &Path) -> Report {
         rdma_modules(root, &devices),
         hugepages(root),
         memlock(&devices),
-        crc(),
+        crc(crc32c::method()),
         numa(root, &devices),
         cores(),
         loopback,
@@ -306,42 +307,24 @@ fn memlock(devices: &[rdma::Device]) -> Finding {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-fn crc() -> Finding {
-    const NAME: &str = "CRC32C in the CPU";
-    let sse42 = std::arch::is_x86_feature_detected!("sse4.2");
-    let clmul = std::arch::is_x86_feature_detected!("pclmulqdq");
-    if sse42 {
-        let also = if clmul { " and pclmulqdq" } else { "" };
-        return ok(NAME, format!("sse4.2{also}"));
-    }
-    limited(
-        NAME,
-        "no: computed from tables",
-        "nothing to do on this CPU; in a VM, pass the host's CPU features through",
-    )
-}
-
-#[cfg(target_arch = "aarch64")]
-fn crc() -> Finding {
-    const NAME: &str = "CRC32C in the CPU";
-    if std::arch::is_aarch64_feature_detected!("crc") {
-        return ok(NAME, "crc");
-    }
-    limited(
-        NAME,
-        "no: computed from tables",
-        "nothing to do on this CPU",
-    )
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn crc() -> Finding {
-    limited(
-        "CRC32C in the CPU",
-        "not looked for on this architecture: computed from tables",
-        "nothing to do",
-    )
+/// `method` is what [`crc32c::method`] has chosen.
+fn crc(method: &str) -> Finding {
+    const NAME: &str = "CRC32C";
+    let how = match method {
+        "vpclmulqdq" => "512 bits at a time, with AVX-512",
+        "sse4.2" => {
+            "three streams of the CRC instruction; the CPU has no VPCLMULQDQ, which is faster"
+        }
+        "aarch64-crc" => "three streams of the CRC instruction",
+        _ => {
+            return limited(
+                NAME,
+                format!("{method}: the CPU has no instruction for it that is used"),
+                "nothing to do on this CPU; in a VM, pass the host's CPU features through",
+            );
+        }
+    };
+    ok(NAME, format!("{method}: {how}"))
 }
 
 fn numa(root: &Path, devices: &[rdma::Device]) -> Finding {
@@ -420,6 +403,24 @@ mod tests {
 
     fn finding<'r>(report: &'r Report, name: &str) -> &'r Finding {
         report.findings.iter().find(|f| f.name == name).unwrap()
+    }
+
+    #[test]
+    fn the_crc_is_what_the_product_computes_it_with() {
+        let report = examine(&machine(&[]));
+        let method = crc32c::method();
+        let said = &finding(&report, "CRC32C").found;
+        assert!(said.starts_with(&format!("{method}: ")), "{said}");
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("vpclmulqdq")
+            && std::arch::is_x86_feature_detected!("avx512vl")
+        {
+            assert!(said.starts_with("vpclmulqdq"), "{said}");
+        }
+        assert_eq!(crc("tables").state, State::Limited);
+        for method in ["vpclmulqdq", "sse4.2", "aarch64-crc"] {
+            assert_eq!(crc(method).state, State::Ok, "{method}");
+        }
     }
 
     #[test]

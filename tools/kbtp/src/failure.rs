@@ -1,4 +1,4 @@
-//! How a command fails: one line that names the thing and the remedy, and an exit code.
+//! How a command fails: one line that names the thing and the remedy, or one JSON object with both, and an exit code.
 
 use std::fmt;
 use std::io;
@@ -25,7 +25,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The operation failed; `remedy` is empty if `what` names it already.
+    /// The operation failed. There is always a `remedy`: what to do, or where to look.
     #[must_use]
     pub fn operation(what: impl fmt::Display, remedy: impl fmt::Display) -> Self {
         Self::new(Kind::Operation, &what, &remedy)
@@ -41,7 +41,10 @@ impl Failure {
     #[must_use]
     pub fn file(doing: &str, path: &Path, error: &io::Error) -> Self {
         let remedy = match error.kind() {
-            io::ErrorKind::NotFound => "check the path",
+            io::ErrorKind::NotFound => match missing_folder(doing, path) {
+                Some(folder) => &format!("make the directory: mkdir -p {}", folder.display()),
+                None => "check the path",
+            },
             io::ErrorKind::PermissionDenied => "check who owns it and its permissions",
             io::ErrorKind::AlreadyExists => "remove it first or name another",
             io::ErrorKind::IsADirectory | io::ErrorKind::FileTooLarge => "name another file",
@@ -69,20 +72,40 @@ impl Failure {
     /// The same failure, and something that comes of it.
     #[must_use]
     pub fn and(self, more: impl fmt::Display) -> Self {
-        let remedy = if self.remedy.is_empty() {
-            more.to_string()
-        } else {
-            format!("{}; {more}", self.remedy)
-        };
+        let remedy = format_args!("{}; {more}", self.remedy);
         Self::new(self.kind, &self.what, &remedy)
     }
 
     fn new(kind: Kind, what: &dyn fmt::Display, remedy: &dyn fmt::Display) -> Self {
-        Self {
+        let this = Self {
             kind,
             what: one_line(&what.to_string()),
             remedy: one_line(&remedy.to_string()),
+        };
+        debug_assert!(
+            this.is_silent() || !this.remedy.is_empty(),
+            "no remedy: {this:?}"
+        );
+        this
+    }
+
+    /// It as one JSON object on one line, `{"error": what, "remedy": what to do}`.
+    #[must_use]
+    pub fn json(&self) -> String {
+        serde_json::json!({"error": self.what, "remedy": self.remedy}).to_string()
+    }
+
+    /// Says on standard error why `program` failed, as text or as JSON, and gives the exit code.
+    #[must_use]
+    pub fn tell(&self, program: &str, json: bool) -> ExitCode {
+        if !self.is_silent() {
+            crate::output::note(&if json {
+                self.json()
+            } else {
+                format!("{program}: {self}")
+            });
         }
+        self.exit_code()
     }
 
     /// Whether there is anything to tell.
@@ -104,11 +127,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
-        if self.remedy.is_empty() {
-            return Ok(());
-        }
-        write!(f, "; {}", self.remedy)
+        write!(f, "{}; {}", self.what, self.remedy)
     }
 }
 
@@ -129,6 +148,13 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// The directory that lacks if `path` was to be written.
+fn missing_folder<'p>(doing: &str, path: &'p Path) -> Option<&'p Path> {
+    let folder = path.parent()?;
+    let lacks = doing.starts_with("write") && folder != Path::new("") && !folder.exists();
+    lacks.then_some(folder)
+}
+
 fn one_line(text: &str) -> String {
     text.split('\n')
         .map(str::trim)
@@ -145,9 +171,32 @@ mod tests {
     fn a_failure_is_one_line_with_a_remedy() {
         let f = Failure::operation("no\n such\nthing", "look elsewhere");
         assert_eq!(f.to_string(), "no such thing; look elsewhere");
-        assert_eq!(Failure::operation("x: do y", "").to_string(), "x: do y");
+        assert_eq!(
+            f.json(),
+            r#"{"error":"no such thing","remedy":"look elsewhere"}"#
+        );
         assert_eq!(f.exit_code(), ExitCode::from(1));
         assert_eq!(Failure::usage("x", "y").exit_code(), ExitCode::from(2));
+    }
+
+    #[test]
+    #[should_panic(expected = "no remedy")]
+    fn a_failure_without_a_remedy_is_a_mistake() {
+        drop(Failure::operation("no such thing", " \n"));
+    }
+
+    #[test]
+    fn who_writes_into_a_directory_that_lacks_is_told_to_make_it() {
+        let lacks = io::Error::from(io::ErrorKind::NotFound);
+        let said = |doing, path| Failure::file(doing, Path::new(path), &lacks).to_string();
+        let written = said("write", "/nowhere/at all/x");
+        assert!(
+            written.ends_with("; make the directory: mkdir -p /nowhere/at all"),
+            "{written}"
+        );
+        for (doing, path) in [("read", "/nowhere/x"), ("write", "/x"), ("write", "x")] {
+            assert!(said(doing, path).ends_with("; check the path"), "{path}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::content::mix;
 use crate::failure::Failure;
 use crate::output;
 use crate::trace::Request;
+use serde::Serialize;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -141,11 +142,25 @@ impl Iterator for Generator {
     }
 }
 
-/// Writes the first `requests` requests of the trace of `seed` to `path`, or to standard output.
+/// What was written.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    trace: &'a Path,
+    seed: u64,
+    requests: u64,
+}
+
+/// Writes the first `requests` requests of the trace of `seed` to `path`, or to standard output, where it is all there is:
+/// it is JSON itself.
 ///
 /// # Errors
 /// [`Failure`] if that cannot be written.
-pub(crate) fn run(seed: u64, requests: u64, path: Option<&Path>) -> Result<(), Failure> {
+pub(crate) fn run(
+    seed: u64,
+    requests: u64,
+    path: Option<&Path>,
+    json: bool,
+) -> Result<(), Failure> {
     let Some(path) = path else {
         let stdout = BufWriter::new(io::stdout().lock());
         return write(seed, requests, stdout).map_err(|e| Failure::output(&e));
@@ -153,8 +168,14 @@ pub(crate) fn run(seed: u64, requests: u64, path: Option<&Path>) -> Result<(), F
     let failed = |e| Failure::file("write the trace", path, &e);
     let file = File::create(path).map_err(failed)?;
     write(seed, requests, BufWriter::new(file)).map_err(failed)?;
-    output::note(&format!("{}: {requests} requests", path.display()));
-    Ok(())
+    let report = Report {
+        trace: path,
+        seed,
+        requests,
+    };
+    output::report(json, &report, || {
+        format!("{}: {requests} requests\n", path.display())
+    })
 }
 
 fn write(seed: u64, requests: u64, mut to: impl Write) -> io::Result<()> {

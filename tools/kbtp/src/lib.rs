@@ -1,7 +1,7 @@
 //! The `kbtp` command as a library: `main.rs` only calls [`main`], and `kbtp-bench` shares the words it prints.
 //!
 //! [`cli`] is the command line; each command is a module of its own name. A command returns a [`Failure`], which is
-//! one line for the user and an exit code.
+//! one line for the user, or one JSON object for a program, and an exit code.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -32,6 +32,7 @@ mod stat;
 pub mod status;
 pub mod trace;
 pub mod units;
+mod usage;
 mod wqe;
 
 pub use failure::Failure;
@@ -46,23 +47,20 @@ use tracing_subscriber::EnvFilter;
 /// usage.
 #[must_use]
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match cli::parse(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match cli::parse(args.iter().cloned()) {
         Ok(cli) => cli,
-        Err(e) => {
-            // Help and version go to standard output, the rest to standard error; a closed one is no failure.
+        Err(e) if usage::is_help(&e) => {
+            // What was asked for goes to standard output, the rest to standard error; a closed one is no failure.
             drop(e.print());
             return u8::try_from(e.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
         }
+        Err(e) => return usage::failure(&e, &args).tell("kbtp", usage::wants_json(&args)),
     };
     log(&cli);
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !failure.is_silent() {
-                output::note(&format!("kbtp: {failure}"));
-            }
-            failure.exit_code()
-        }
+        Err(failure) => failure.tell("kbtp", cli.json),
     }
 }
 
@@ -101,7 +99,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
             seed,
             requests,
             output,
-        }) => generate::run(*seed, *requests, output.as_deref()),
+        }) => generate::run(*seed, *requests, output.as_deref(), json),
         Command::Demo(args) => demo::run(args, json),
         Command::Bench(args) => bench::run(args, json),
         Command::Doctor(args) => doctor::run(args, json),

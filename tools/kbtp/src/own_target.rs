@@ -88,11 +88,17 @@ pub(crate) fn ended(target: Target) -> Result<(), Failure> {
     })
 }
 
+/// What helps against the errors of agent and target that do not say it themselves.
+pub(crate) const REMEDIES: &str = "docs/operations.md lists messages and remedies";
+
 /// Why a target did not start. A wrong configuration is wrong usage.
 pub(crate) fn not_started(error: &StartError) -> Failure {
     match error {
         StartError::Config(e) => wrong_config(e),
-        e => Failure::operation(format_args!("the target does not start: {}", chain(e)), ""),
+        e => Failure::operation(
+            format_args!("the target does not start: {}", chain(e)),
+            REMEDIES,
+        ),
     }
 }
 

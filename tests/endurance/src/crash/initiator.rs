@@ -8,7 +8,7 @@ use crate::cli::InitiatorArgs;
 use crate::driver::told;
 use crate::scene::BLOCK_SIZE;
 use kbtp_harness::{End, Hand, Ledger, Line, Slot, options};
-use kbtp_initiator::Client;
+use kbtp_initiator::{Client, InitiatorId};
 use nix::sys::signal::Signal;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -30,11 +30,6 @@ fn say(what: &str) {
 
 fn enter(line: Line) {
     say(&format!("journal {line}"));
-}
-
-/// Octets as a target's status writes them.
-fn hex(octets: &[u8; 16]) -> String {
-    format!("{:032x}", u128::from_be_bytes(*octets))
 }
 
 pub(crate) fn run(args: &InitiatorArgs) -> ExitCode {
@@ -121,7 +116,8 @@ impl Initiator<'_> {
             grant.counter_stag,
         ];
         let stags: Vec<_> = stags.iter().map(|stag| stag.0.to_string()).collect();
-        let instance = hex(&grant.instance.0);
+        // As a target's status writes it.
+        let instance = InitiatorId(grant.instance.0).to_string();
         say(&format!(
             "session {instance} {} {} {}",
             grant.quota,

@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -334,7 +334,10 @@ fn blocks_of_another_owner_than_the_map_says_are_not_gone() {
     assert!(said.contains("is bound"), "{said}");
     assert!(map.exists());
     assert_eq!(target.status("/pool/blocks_bound"), 2);
-    // As the status has it.
+    // As the status has it, and without the hyphens.
+    let leases = json(&["stat", "--admin", &target.admin])["leases"].clone();
+    let kept = leases.as_array().unwrap();
+    assert!(kept.iter().any(|l| l["initiator"] == id), "{leases}");
     let bare = id.replace('-', "");
     let said = ok(&["free", "--initiator", &bare, "--target", &target.addr]);
     assert_eq!(said, "freed 2 blocks\n");
@@ -588,4 +591,53 @@ fn the_demo_starts_two_processes_and_leaves_nothing() {
             .ends_with("agent.sock")
     );
     assert_eq!(std::fs::read_dir(&temp).unwrap().count(), 0);
+}
+
+#[test]
+fn a_target_says_which_way_it_runs() {
+    let way = "software over iwarp-tcp";
+    let target = serve(&["--block-size=4KiB", "--blocks=16"]);
+    let build = json(&["stat", "--admin", &target.admin])["build"].clone();
+    let said = |key: &str| build[key].as_str().unwrap();
+    assert_eq!(
+        format!("{} over {}", said("engine"), said("transport")),
+        way
+    );
+    let stat = ok(&["stat", "--admin", &target.admin]);
+    assert!(stat.contains(way), "{stat}");
+    target.stop();
+    let args = [
+        "serve",
+        "--stop-with-stdin",
+        "--listen=127.0.0.1:0",
+        "--admin=off",
+        "--blocks=16",
+    ];
+    let mut child = kbtp(&args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut ready).unwrap();
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    assert!(ready.contains(way), "{ready}");
+    // What is asked for is what runs, or nothing does.
+    let folder = dir("way");
+    let config = folder.join("chain.toml");
+    std::fs::write(&config, "engine = \"chain\"\nnic = \"model\"\n").unwrap();
+    let target = serve(&[
+        "--config",
+        text(&config),
+        "--block-size=4KiB",
+        "--blocks=16",
+    ]);
+    let build = json(&["stat", "--admin", &target.admin])["build"].clone();
+    assert_eq!(build["engine"], "chain", "{build}");
+    target.stop();
+    std::fs::write(&config, "engine = \"chain\"\n").unwrap();
+    let said = fails(2, &["serve", "--config", text(&config), "--admin=off"]);
+    assert!(said.contains("nic = "), "{said}");
 }

@@ -90,6 +90,27 @@ fn private_data_crosses_both_ways_in_every_handshake() {
     }
 }
 
+/// What the kernel was told of both ends of an ordinary connection, whoever began it.
+#[test]
+fn a_connection_watches_for_peers_that_crashed_or_stall() {
+    for at in [V4, V6] {
+        let mut listener = listen(at, StreamOptions::default());
+        let (here, there) = meet(&mut listener, ConnectOptions::default());
+        for stream in [&here.stream, &there.stream] {
+            let descriptor = stream.descriptor();
+            let socket = socket2::SockRef::from(&descriptor);
+            assert!(socket.keepalive().unwrap());
+            let quiet = socket.tcp_keepalive_time().unwrap();
+            assert_eq!(quiet, Duration::from_secs(10), "TCP_KEEPIDLE");
+            let between = socket.tcp_keepalive_interval().unwrap();
+            assert_eq!(between, Duration::from_secs(5), "TCP_KEEPINTVL");
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3, "TCP_KEEPCNT");
+            let stalled = socket.tcp_user_timeout().unwrap();
+            assert_eq!(stalled, Some(Duration::from_secs(20)), "TCP_USER_TIMEOUT");
+        }
+    }
+}
+
 #[test]
 fn read_depths_are_negotiated() {
     let mut server = StreamOptions::default();
