@@ -18,6 +18,7 @@ mod driver;
 mod inspect;
 mod scene;
 mod soak;
+mod verdict;
 
 use clap::Parser as _;
 use cli::{Cli, Command};

@@ -16,15 +16,48 @@ mod tests {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// Its document; it must have found nothing.
-    fn passed(args: &[&str]) -> Value {
+    /// Its document; it must have found nothing, and end with `code` and the verdict that goes with it.
+    fn ended(code: i32, args: &[&str]) -> Value {
         let output = endurance(args);
-        assert!(output.status.success(), "{args:?}: {}", said(&output));
-        serde_json::from_slice(&output.stdout).unwrap()
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let verdict = if code == 0 { "PASSED" } else { "INCONCLUSIVE" };
+        assert_eq!(found["verdict"], verdict, "{said}");
+        assert!(said.starts_with(verdict), "{said}");
+        found
+    }
+
+    #[test]
+    fn wrong_usage_starts_nothing_and_names_what_there_is() {
+        let before =
+            std::env::temp_dir().join(format!("kbtp-endurance-usage-{}", std::process::id()));
+        std::fs::create_dir_all(&before).unwrap();
+        for (args, named) in [
+            (
+                &["crash", "--only=nosuch"][..],
+                "initiator, coming back; kbtp put; agent",
+            ),
+            (&["crash", "--kills=0"], "--kills"),
+            (&["soak", "--minutes=18446744073709551615"], "--minutes"),
+            (&["soak", "--duration=0s"], "30d at most"),
+            (&["soak", "--cycles=0"], "--cycles"),
+        ] {
+            let output = Command::new(env!("CARGO_BIN_EXE_kbtp-endurance"))
+                .args(args)
+                .env("TMPDIR", &before)
+                .output()
+                .unwrap();
+            let said = said(&output);
+            assert_eq!(output.status.code(), Some(2), "{said}");
+            assert!(said.contains(named) && !said.contains("panicked"), "{said}");
+        }
+        // Gone only if nothing was left in it.
+        std::fs::remove_dir(&before).unwrap();
     }
 
     fn kills(seed: &str) {
-        let found = passed(&["crash", "--kills=50", "--seed", seed, "--json"]);
+        let found = ended(0, &["crash", "--kills=50", "--seed", seed, "--json"]);
         assert!(found["kills"].as_u64() >= Some(50), "{found}");
         let kinds = found["by_kind"].as_array().unwrap().len();
         assert!(kinds >= 7, "hardly anything was killed: {found}");
@@ -48,7 +81,7 @@ mod tests {
     /// What grows takes longer to tell (`make soak`); what is left behind is told at once.
     #[test]
     fn a_thousand_sessions_leave_every_count_as_it_was() {
-        let found = passed(&["soak", "--duration=5s", "--cycles=1000", "--json"]);
+        let found = ended(3, &["soak", "--duration=5s", "--cycles=1000", "--json"]);
         assert!(found["sessions"].as_u64() >= Some(1000), "{found}");
         assert!(found["counts"].as_u64() >= Some(40), "{found}");
         assert_eq!(found["counts_changed"].as_array().map(Vec::len), Some(0));

@@ -3,6 +3,7 @@
 use super::Kill;
 use super::put::Left;
 use crate::cli::CrashArgs;
+use crate::verdict::Verdict;
 use kbtp::output::{self, Sheet, Table};
 use kbtp_harness::Kind;
 use serde_json::{Value, json};
@@ -63,20 +64,34 @@ impl Tally {
 
     /// Prints it; a failure if serving again took longer than it may.
     pub(crate) fn report(&self, args: &CrashArgs, elapsed: Duration) -> ExitCode {
-        let value = self.value(args, elapsed);
-        let printed = output::report(args.json, &value, || self.text(args, elapsed));
-        let longest = self.times.values().flatten().max().copied();
-        if let (Some(limit), Some(longest)) = (args.within, longest)
-            && longest > limit
-        {
-            output::note(&format!(
-                "serving again took {longest:?} once, over {limit:?}"
-            ));
-            return ExitCode::FAILURE;
+        let verdict = self.verdict(args);
+        let printed = output::report(args.json, &self.value(args, elapsed, &verdict), || {
+            format!("{}\n{verdict}\n", self.text(args, elapsed))
+        });
+        if args.json {
+            output::note(&verdict.to_string());
         }
         match printed {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => verdict.exit_code(),
             Err(failure) => failure.exit_code(),
+        }
+    }
+
+    /// Whatever is wrong but the times has ended the campaign before.
+    fn verdict(&self, args: &CrashArgs) -> Verdict {
+        let longest = self.times.values().flatten().max().copied();
+        match (args.within, longest) {
+            (Some(limit), Some(longest)) if longest > limit => Verdict::Failed(format!(
+                "serving again took {longest:?} once, over {limit:?}"
+            )),
+            (Some(limit), None) => Verdict::Inconclusive(format!(
+                "no kill of those that were made shows whether serving again takes {limit:?}"
+            )),
+            _ => Verdict::Passed(format!(
+                "{} kills ({} asked for at least), nothing wrong, stale, lost or left behind",
+                self.kills(),
+                args.kills
+            )),
         }
     }
 
@@ -84,7 +99,7 @@ impl Tally {
         self.times.values().flatten().copied().collect()
     }
 
-    fn value(&self, args: &CrashArgs, elapsed: Duration) -> Value {
+    fn value(&self, args: &CrashArgs, elapsed: Duration, verdict: &Verdict) -> Value {
         let kinds: Vec<Value> = self
             .kills
             .iter()
@@ -118,6 +133,7 @@ impl Tally {
             "stags": self.stags,
             "stags_again": self.stags_again,
             "wrong_or_stale_octets": 0,
+            "verdict": verdict.word(),
         })
     }
 
@@ -195,6 +211,26 @@ mod tests {
         let one = vec![Duration::from_secs(3)];
         assert_eq!(percentiles(one), [Duration::from_secs(3); 3]);
         assert_eq!(percentiles(Vec::new()), [Duration::ZERO; 3]);
+    }
+
+    #[test]
+    fn a_campaign_that_was_too_slow_fails_and_one_that_measured_nothing_says_so() {
+        let args = |within| CrashArgs {
+            kills: 2,
+            seed: 1,
+            only: String::new(),
+            within,
+            json: false,
+        };
+        let second = Some(Duration::from_secs(1));
+        let mut tally = Tally::default();
+        tally.killed(Kill::Put);
+        assert_eq!(tally.verdict(&args(None)).word(), "PASSED");
+        assert_eq!(tally.verdict(&args(second)).word(), "INCONCLUSIVE");
+        tally.served(Kill::Target, Duration::from_millis(900));
+        assert_eq!(tally.verdict(&args(second)).word(), "PASSED");
+        tally.served(Kill::Target, Duration::from_millis(1_100));
+        assert_eq!(tally.verdict(&args(second)).word(), "FAILED");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::analysis::{Slope, Verdict, changed};
 use super::sample::{Sample, Watched};
 use crate::cli::SoakArgs;
+use crate::verdict::Verdict as Shown;
 use kbtp::output::{self, Sheet, Table};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -93,23 +94,56 @@ impl Report {
         self.memory = memory.collect();
     }
 
-    /// Prints it; a failure if something grew.
+    /// Prints it, the verdict last.
     pub(super) fn print(&self) -> ExitCode {
-        let printed = output::report(self.json, &self.value(), || self.text());
-        let grew = self.grew();
-        if !grew.is_empty() {
+        let verdict = self.shown();
+        let printed = output::report(self.json, &self.value(&verdict), || {
+            format!("{}\n{verdict}\n", self.text())
+        });
+        if let Shown::Failed(_) = verdict {
             output::note(&format!(
-                "seed {}: {}\n\n{}",
+                "seed {}: {verdict}\n\n{}",
                 self.seed,
-                grew.join("; "),
                 self.table()
             ));
-            return ExitCode::FAILURE;
+        } else if self.json {
+            output::note(&verdict.to_string());
         }
         match printed {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => verdict.exit_code(),
             Err(failure) => failure.exit_code(),
         }
+    }
+
+    /// What the run has shown, all in all.
+    fn shown(&self) -> Shown {
+        let grew = self.grew();
+        if !grew.is_empty() {
+            return Shown::Failed(grew.join("; "));
+        }
+        let unresolved: Vec<_> = self
+            .memory
+            .iter()
+            .filter(|m| m.verdict() == Verdict::Unresolved)
+            .map(|m| m.name)
+            .collect();
+        if self.sessions == 0 || self.operations == 0 || self.counts == 0 {
+            return Shown::Inconclusive(
+                "nothing was done that could have left something".to_owned(),
+            );
+        }
+        if !unresolved.is_empty() {
+            return Shown::Inconclusive(format!(
+                "{} counts are what they were; whether the memory of {} grows is not resolved: soak for longer, or on a quieter \
+                 machine",
+                self.counts,
+                unresolved.join(", ")
+            ));
+        }
+        Shown::Passed(format!(
+            "{} counts are what they were, and the memory of no process grows",
+            self.counts
+        ))
     }
 
     /// What grew, or is not what it was.
@@ -126,7 +160,7 @@ impl Report {
         memory.chain(counts).collect()
     }
 
-    fn value(&self) -> Value {
+    fn value(&self, verdict: &Shown) -> Value {
         let memory: Vec<_> = self
             .memory
             .iter()
@@ -156,6 +190,7 @@ impl Report {
             "counts": self.counts,
             "counts_changed": changed,
             "samples": samples,
+            "verdict": verdict.word(),
         })
     }
 
@@ -234,5 +269,58 @@ impl Report {
             table.row(row);
         }
         table.text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a run in which a process of that growth, in MiB an hour, was watched for so many seconds.
+    fn report(seconds: u32, growth: f64, changed: bool) -> Report {
+        let series: Vec<_> = (0..seconds)
+            .map(|at| {
+                (
+                    f64::from(at),
+                    40.0 * MIB + growth * MIB * f64::from(at) / 3600.0,
+                )
+            })
+            .collect();
+        Report {
+            seed: 1,
+            json: false,
+            watched: Vec::new(),
+            samples: Vec::new(),
+            memory: vec![Memory {
+                name: "target",
+                first: 0.0,
+                last: 0.0,
+                slope: Slope::of(&series),
+            }],
+            changed: if changed {
+                vec![("leases".to_owned(), 0, 1)]
+            } else {
+                Vec::new()
+            },
+            counts: 42,
+            operations: 9,
+            sessions: 3,
+            elapsed: Duration::from_secs(seconds.into()),
+        }
+    }
+
+    #[test]
+    fn what_is_not_resolved_is_no_success() {
+        assert_eq!(report(1200, 0.0, false).shown().word(), "PASSED");
+        assert_eq!(report(1200, 9.0, false).shown().word(), "FAILED");
+        assert_eq!(report(1200, 0.0, true).shown().word(), "FAILED");
+        // A second, of which there may be one sample or two.
+        let short = report(1, 0.0, false).shown();
+        assert_eq!(short.word(), "INCONCLUSIVE");
+        assert!(short.to_string().contains("memory of target"), "{short}");
+        assert_eq!(report(1, 0.0, true).shown().word(), "FAILED");
+        let mut idle = report(1200, 0.0, false);
+        idle.sessions = 0;
+        assert_eq!(idle.shown().word(), "INCONCLUSIVE");
     }
 }
