@@ -3,7 +3,7 @@
 use crate::bounds;
 use crate::child;
 use crate::cli::{Cli, Load};
-use crate::cpu::Burners;
+use crate::cpu::{Account, Burners};
 use crate::memory::Copier;
 use crate::plain::{Client, PlainMover, Way};
 use crate::report;
@@ -45,6 +45,10 @@ pub(crate) struct Row {
     pub(crate) throughput_ratio: f64,
     pub(crate) latency_ratio: Option<f64>,
     pub(crate) server_cpu_ratio: f64,
+    /// The part of the machine that others had meanwhile; load that was put on it on purpose counts as ours.
+    pub(crate) others_cpu: f64,
+    /// The limit's throughput in the round in which it was highest, over that in which it was lowest.
+    pub(crate) limit_spread: f64,
 }
 
 /// Runs all points and prints them.
@@ -143,6 +147,7 @@ fn measure(
     let mut lanes = lanes(point, target)?;
     let mut sockets = sockets(point, plain)?;
     let (mut kbtp_samples, mut socket_samples, mut memcpy) = (Vec::new(), Vec::new(), Vec::new());
+    let account = Account::begin(&[target.pid(), plain.pid()])?;
     // The first round warms both up.
     for round in 0..=cli.rounds {
         let kbtp = sample::take(&mut lanes, target.pid(), cli.window)?;
@@ -154,6 +159,7 @@ fn measure(
             memcpy.push(sample::per_second(octets, elapsed));
         }
     }
+    let others_cpu = account.of_others()?;
     for lane in lanes {
         lane.close()?;
     }
@@ -169,7 +175,22 @@ fn measure(
         throughput_ratio: ratio(|s| s.octets_per_s),
         latency_ratio: (point.depth == 1).then(|| ratio(|s| s.p50_ns)),
         server_cpu_ratio: ratio(|s| s.server_cpu_s_per_gib),
+        others_cpu,
+        limit_spread: spread(socket_samples.iter().map(|s| s.octets_per_s)),
     })
+}
+
+/// The largest over the smallest: infinite if one is zero, 1 of nothing.
+fn spread(values: impl Iterator<Item = f64> + Clone) -> f64 {
+    let most = values.clone().fold(0.0, f64::max);
+    let least = values.fold(f64::INFINITY, f64::min);
+    if least.is_infinite() {
+        1.0
+    } else if least > 0.0 {
+        most / least
+    } else {
+        f64::INFINITY
+    }
 }
 
 fn lanes(point: &Point, target: &Daemon) -> Result<Vec<Box<dyn Mover>>, Failure> {
@@ -217,6 +238,19 @@ fn address(daemon: &Daemon) -> Result<std::net::SocketAddr, Failure> {
 mod tests {
     use super::*;
     use clap::Parser as _;
+
+    #[test]
+    fn the_spread_is_of_the_largest_to_the_smallest() {
+        for (values, right) in [
+            (&[2.0, 6.0, 3.0][..], 3.0),
+            (&[5.0], 1.0),
+            (&[], 1.0),
+            (&[0.0, 1.0], f64::INFINITY),
+        ] {
+            let found = spread(values.iter().copied());
+            assert!(found.total_cmp(&right).is_eq(), "{values:?}: {found}");
+        }
+    }
 
     #[test]
     fn the_pool_holds_what_each_point_needs() {

@@ -17,6 +17,57 @@ struct Report<'a> {
     rounds: u16,
     window_ms: u128,
     rows: &'a [Row],
+    /// Why the figures may say little.
+    warnings: &'a [String],
+}
+
+/// The part of the machine that others may have while a point is measured that is called idle. A ratio of two that wait for
+/// each other's cores says nothing of either.
+const OTHERS_MOST: f64 = 0.15;
+
+/// How much the limit may differ from round to round. Where it differs more, it is no limit of this machine but of what
+/// else ran on it.
+const LIMIT_SPREAD_MOST: f64 = 3.0;
+
+fn disturbed(row: &Row) -> bool {
+    row.point.load == Load::Idle && row.others_cpu > OTHERS_MOST
+}
+
+/// What the reader must know of the rows, one sentence each.
+fn warnings(rows: &[Row]) -> Vec<String> {
+    let named = |rows: &[&Row]| {
+        const SHOWN: usize = 4;
+        let mut names: Vec<_> = rows.iter().take(SHOWN).map(|row| point(row)).collect();
+        if rows.len() > SHOWN {
+            names.push(format!("{} more", rows.len() - SHOWN));
+        }
+        names.join("; ")
+    };
+    let mut warnings = Vec::new();
+    let busy: Vec<&Row> = rows.iter().filter(|row| disturbed(row)).collect();
+    if let Some(most) = busy.iter().map(|row| row.others_cpu).max_by(f64::total_cmp) {
+        warnings.push(format!(
+            "NOT IDLE: others had up to {:.0} % of the machine (at most {:.0} % passes for idle) at {}: what is marked idle? \
+             says little; measure again when nothing else runs",
+            most * 100.0,
+            OTHERS_MOST * 100.0,
+            named(&busy)
+        ));
+    }
+    let unsteady = |row: &&Row| row.limit_spread > LIMIT_SPREAD_MOST;
+    let unsteady: Vec<&Row> = rows.iter().filter(unsteady).collect();
+    if let Some(most) = unsteady
+        .iter()
+        .map(|r| r.limit_spread)
+        .max_by(f64::total_cmp)
+    {
+        warnings.push(format!(
+            "NO LIMIT: what stands as the limit differed between rounds by a factor of up to {most:.1} (at most {LIMIT_SPREAD_MOST} \
+             is plausible) at {}: ratios to it say little; more --rounds, a longer --window, or a quieter machine",
+            named(&unsteady)
+        ));
+    }
+    warnings
 }
 
 /// Prints the rows.
@@ -24,6 +75,7 @@ struct Report<'a> {
 /// # Errors
 /// [`Failure`] if standard output cannot be written.
 pub(crate) fn print(cli: &Cli, rows: &[Row]) -> Result<(), Failure> {
+    let warnings = warnings(rows);
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         cpu: cpu_name(),
@@ -33,8 +85,13 @@ pub(crate) fn print(cli: &Cli, rows: &[Row]) -> Result<(), Failure> {
         rounds: cli.rounds,
         window_ms: cli.window.as_millis(),
         rows,
+        warnings: &warnings,
     };
-    output::report(cli.json, &report, || text(&report))
+    output::report(cli.json, &report, || text(&report))?;
+    for warning in &warnings {
+        output::note(&format!("kbtp-bench: {warning}"));
+    }
+    Ok(())
 }
 
 fn text(report: &Report<'_>) -> String {
@@ -66,7 +123,8 @@ fn text(report: &Report<'_>) -> String {
     text.push_str(
         "\nlimit: the same octets between two processes over a plain TCP socket; one at a time beside depth 1; beside more, a\n\
          stream in which as many pieces as are in flight share a system call. x: KBTP over limit. GiB/s: all sessions\n\
-         together. memcpy: one core copying. CPU: of the serving process. More than 256 MiB in flight is not measured.\n",
+         together. memcpy: one core copying. CPU: of the serving process. More than 256 MiB in flight is not measured.\n\
+         idle?: others had the machine too.\n",
     );
     text
 }
@@ -83,6 +141,7 @@ fn cells(row: &Row) -> Vec<String> {
         p.sessions.to_string(),
         p.depth.to_string(),
         match p.load {
+            Load::Idle if disturbed(row) => "idle?".to_owned(),
             Load::Idle => "idle".to_owned(),
             Load::Busy => "busy".to_owned(),
         },
@@ -156,7 +215,36 @@ pub(crate) mod tests {
             throughput_ratio: 0.5,
             latency_ratio: (depth == 1).then_some(2.0),
             server_cpu_ratio: 1.0,
+            others_cpu: 0.02,
+            limit_spread: 1.2,
         }
+    }
+
+    #[test]
+    fn a_busy_machine_and_a_limit_that_is_none_are_told() {
+        let quiet = row(1);
+        assert_eq!(warnings(&[quiet]), Vec::<String>::new());
+        let crowded = Row {
+            others_cpu: 0.9,
+            ..quiet
+        };
+        let said = warnings(&[quiet, crowded]);
+        assert_eq!(said.len(), 1, "{said:?}");
+        let first = "NOT IDLE: others had up to 90 % of the machine (at most 15 % passes for idle) at load 64KiB, depth 1: ";
+        assert!(said[0].starts_with(first), "{said:?}");
+        assert_eq!(cells(&crowded)[3], "idle?");
+        // Load that was asked for is none of others.
+        let mut asked = crowded;
+        asked.point.load = Load::Busy;
+        assert_eq!(warnings(&[asked]), Vec::<String>::new());
+        assert_eq!(cells(&asked)[3], "busy");
+        let unsteady = Row {
+            limit_spread: 7.5,
+            ..quiet
+        };
+        let said = warnings(&[unsteady; 6]);
+        assert!(said[0].contains("a factor of up to 7.5"), "{said:?}");
+        assert!(said[0].contains("; 2 more: "), "{said:?}");
     }
 
     #[test]
