@@ -322,7 +322,8 @@ mod tests {
         assert_eq!(status["phase"], "running");
         assert_eq!(status["pool"]["blocks"], 64);
         let session = &status["sessions"][0];
-        assert_eq!(session["initiator"], "ab".repeat(16));
+        let id = "abababab-abab-abab-abab-abababababab";
+        assert_eq!(session["initiator"], id);
         assert_eq!(
             (&session["quota"], &session["usage"]),
             (&8.into(), &1.into())
