@@ -5,6 +5,7 @@ mod build;
 mod control;
 mod memory;
 mod overview;
+mod parting;
 mod worker;
 
 pub(crate) use build::stream_config;
@@ -20,6 +21,7 @@ use control::ControlCommand;
 use kbtp_core::{Audit, DirectoryError, PoolError, Shared};
 use memory::Link;
 use overview::Overview;
+use parting::Parting;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -114,6 +116,7 @@ pub struct ShutdownHandle {
     control: InboxSender<ControlCommand>,
     workers: Arc<[InboxSender<Command<Served>>]>,
     drain: Arc<Shared>,
+    parting: Arc<Parting>,
 }
 
 impl ShutdownHandle {
@@ -129,10 +132,11 @@ impl ShutdownHandle {
         }
     }
 
-    /// Ends at once: streams are cut, sessions end, nothing in flight is waited for.
+    /// Ends at once: streams are cut, sessions end, nothing in flight is waited for, nor the agent.
     pub fn kill(&self) {
         self.lifecycle.advance(Phase::Draining);
         self.drain.drain();
+        self.parting.kill();
         for worker in self.workers.iter() {
             // One that has ended needs no telling.
             let _ended = worker.send(Command::Kill);
@@ -247,13 +251,13 @@ impl Target {
                     if agent_lost {
                         note(Err(JoinError::AgentGone));
                     }
-                    if let Err(error) = link.detach() {
-                        tracing::debug!(%error, "the agent was not told that the target ends");
-                    }
+                    self.shutdown.parting.detach(&mut link);
                 }
                 Err(error) => note(Err(error)),
             }
         }
+        // Handles outlive the target, and must not hold what an agent takes for one.
+        self.shutdown.parting.close();
         if let Some((admin, inbox)) = self.admin.take() {
             let _ended = inbox.send(AdminCommand::Stop);
             note(join(admin));

@@ -9,7 +9,7 @@ use crate::{AgentConfig, AgentError};
 use kbtp_control::limits::{HELLO_TIMEOUT, MAX_CLIENTS};
 use kbtp_control::{
     AgentConnection, AgentListener, Arrival, ControlError, DrainReason, Frame, FromAgent,
-    ListenOptions, Refusal, Role, ToAgent,
+    ListenOptions, Refusal, Role, SocketFile, ToAgent,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -80,11 +80,24 @@ impl Server {
     /// # Errors
     /// [`AgentError`]: another agent lives at the socket, a setting cannot be, the memory is not to be had.
     pub fn bind(config: &AgentConfig) -> Result<Self, AgentError> {
+        Self::bind_telling(config, |_| {})
+    }
+
+    /// As [`bind`](Self::bind), and names the socket file as soon as it is there, before the pool is: touching each page
+    /// takes seconds for each few GiB, and a process that is ended meanwhile can remove it.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_telling(
+        config: &AgentConfig,
+        there: impl FnOnce(SocketFile),
+    ) -> Result<Self, AgentError> {
         config.validate()?;
         let listener = AgentListener::bind(&ListenOptions {
             path: config.socket.clone(),
             allowed_uid: config.allowed_uid,
         })?;
+        there(listener.file().clone());
         Ok(Self {
             agent: Agent::new(config, Backing::Memfd)?,
             listener,

@@ -27,5 +27,6 @@ pub use config::{AgentConfig, Lock, PageWish};
 pub use driver::{Server, run};
 pub use error::AgentError;
 pub use in_process::InProcess;
+pub use kbtp_control::SocketFile;
 pub use kbtp_memory::Huge;
 pub use shutdown::{Shutdown, ShutdownHandle};

@@ -4,6 +4,7 @@ use super::admin::{AdminCommand, AdminServer};
 use super::control::{ControlCommand, ControlThread};
 use super::memory::{Link, Memory};
 use super::overview::{Facts, Overview};
+use super::parting::Parting;
 use super::worker::{Command, WorkerThread};
 use super::{ShutdownHandle, StartError, Target, Thread, os};
 use crate::chains::{Chains, Nic};
@@ -110,6 +111,7 @@ impl Builder {
             control,
             workers: Arc::clone(&senders),
             drain: Arc::new(self.own.shared.view()),
+            parting: Arc::new(Parting::new(&self.link)?),
         };
         let admin_address = admin
             .as_ref()

@@ -3,7 +3,7 @@
 use super::memory::Link;
 use super::worker::Command;
 use crate::engine::{Accepted, Millis, Worker};
-use crate::inbox::{Inbox, InboxSender};
+use crate::inbox::{Inbox, InboxError, InboxSender};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::plane::Plane;
 use crate::sources::{Sources, few_left, places_of};
@@ -112,8 +112,12 @@ impl ControlThread {
 
     fn tell_workers(&self) {
         for (index, worker) in self.workers.iter().enumerate() {
-            if let Err(error) = worker.send(Command::Drain) {
-                tracing::error!(worker = index, %error, "a worker cannot be told to drain");
+            match worker.send(Command::Drain) {
+                // One that has ended, because it was told to end at once, has nothing to drain.
+                Ok(()) | Err(InboxError::Gone(_)) => {}
+                Err(error) => {
+                    tracing::error!(worker = index, %error, "a worker cannot be told to drain");
+                }
             }
         }
     }

@@ -3,11 +3,11 @@
 use crate::driver::Deadline;
 use crate::frame::VERSION;
 use crate::grant::WireGrant;
-use crate::limits::CALL_TIMEOUT;
+use crate::limits::{CALL_TIMEOUT, DETACH_TIMEOUT};
 use crate::socket::{SeqSocket, address, open};
 use crate::{
-    AgentEvent, AgentLink, ControlError, Frame, FrameError, FromAgent, HandOver, Hello, Mechanism,
-    Mechanisms, PoolAttachment, PoolGrant, RegionGrant, RegionName, Role, SideAttachment,
+    AgentEvent, AgentLink, ControlError, Frame, FrameError, FromAgent, HandOver, Hello, LinkCutter,
+    Mechanism, Mechanisms, PoolAttachment, PoolGrant, RegionGrant, RegionName, Role, SideAttachment,
     StatusReport, ToAgent, Welcome,
 };
 use kbtp_memory::Region;
@@ -17,6 +17,7 @@ use rustix::net::connect;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, warn};
 use zeroize::Zeroizing;
@@ -124,10 +125,18 @@ impl TargetChannel {
     }
 
     fn call(&mut self, request: &ToAgent) -> Result<Answer, ControlError> {
+        self.call_within(request, self.timeout)
+    }
+
+    fn call_within(
+        &mut self,
+        request: &ToAgent,
+        timeout: Duration,
+    ) -> Result<Answer, ControlError> {
         if self.gone {
             return Err(ControlError::Gone);
         }
-        let deadline = Deadline::after(self.timeout);
+        let deadline = Deadline::after(timeout);
         let answer = exchange(
             &self.socket,
             &mut self.next_id,
@@ -329,7 +338,8 @@ impl AgentLink for TargetChannel {
     }
 
     fn detach(&mut self) -> Result<(), ControlError> {
-        match self.call(&ToAgent::Detach)?.message {
+        let timeout = self.timeout.min(DETACH_TIMEOUT);
+        match self.call_within(&ToAgent::Detach, timeout)?.message {
             FromAgent::Detached => Ok(()),
             other => Err(wrong(&ToAgent::Detach, &other)),
         }
@@ -372,6 +382,15 @@ impl AgentLink for TargetChannel {
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.fd())
+    }
+
+    fn cutter(&self) -> Result<Option<LinkCutter>, ControlError> {
+        let fd = self
+            .socket
+            .fd()
+            .try_clone_to_owned()
+            .map_err(|e| ControlError::os("cannot hold the control socket twice", e))?;
+        Ok(Some(LinkCutter(Arc::new(fd))))
     }
 }
 

@@ -36,8 +36,8 @@ pub use error::{ControlError, FrameError, Refusal};
 pub use export::{AccessKey, Exports, GrantError, GrantRights, Mechanism, Mechanisms, PoolGrant};
 pub use frame::{Frame, HEADER_LEN, MAGIC, VERSION, clip, first_len};
 pub use grant::{Incarnation, RegionGrant, RegionName, WireGrant};
-pub use link::{AgentEvent, AgentLink, PoolAttachment, SideAttachment};
-pub use listener::{AgentConnection, AgentListener, Arrival, ListenOptions};
+pub use link::{AgentEvent, AgentLink, LinkCutter, PoolAttachment, SideAttachment};
+pub use listener::{AgentConnection, AgentListener, Arrival, ListenOptions, SocketFile};
 pub use message::{
     DrainReason, FromAgent, HandOver, Hello, PageReport, PoolGeometry, RegionStatus, Role,
     StatusReport, ToAgent, Welcome,

@@ -32,3 +32,7 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a call waits for the agent's answer unless told otherwise. Creating a side region of many GiB touches
 /// and locks each page first: some seconds at 4 GiB/s.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a target that ends waits for the agent to say that it let go. The agent answers within a turn of its loop
+/// and allocates nothing for it; one that is stopped or hung sees the socket close when it goes on, which says the same.
+pub const DETACH_TIMEOUT: Duration = Duration::from_secs(2);

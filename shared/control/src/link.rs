@@ -4,7 +4,8 @@ use crate::{
     ControlError, DrainReason, PoolGeometry, RegionGrant, RegionName, StatusReport, Welcome,
 };
 use kbtp_memory::Region;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// The pool, in the target's hands.
 #[derive(Clone, Debug)]
@@ -48,6 +49,20 @@ pub enum AgentEvent {
     Gone,
 }
 
+/// Ends a link from any thread: what waits on it fails as if the agent were gone, and the agent sees it close.
+#[derive(Clone, Debug)]
+pub struct LinkCutter(pub(crate) Arc<OwnedFd>);
+
+impl LinkCutter {
+    /// Ends it. Calling it again does nothing.
+    pub fn cut(&self) {
+        // It fails only if the link is at its end already.
+        if let Err(error) = rustix::net::shutdown(&*self.0, rustix::net::Shutdown::Both) {
+            tracing::debug!(%error, "the link was cut before");
+        }
+    }
+}
+
 /// An agent as its target sees it. One thread at a time; calls wait for the answer, with a deadline.
 pub trait AgentLink {
     /// What the agent said of itself and its pool when the link was made.
@@ -87,7 +102,8 @@ pub trait AgentLink {
     /// [`ControlError`].
     fn status(&mut self) -> Result<StatusReport, ControlError>;
 
-    /// Lets go, so that another target may attach. The caller has given up its regions before.
+    /// Lets go, so that another target may attach. The caller has given up its regions before. Waits no longer than
+    /// [`DETACH_TIMEOUT`](crate::limits::DETACH_TIMEOUT).
     ///
     /// # Errors
     /// [`ControlError`].
@@ -102,4 +118,12 @@ pub trait AgentLink {
 
     /// Becomes readable when there is an event. `None` for an agent that has none.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// What ends the link from another thread. `None` for an agent that nobody waits for.
+    ///
+    /// # Errors
+    /// [`ControlError::Os`] without a free descriptor.
+    fn cutter(&self) -> Result<Option<LinkCutter>, ControlError> {
+        Ok(None)
+    }
 }

@@ -27,12 +27,29 @@ pub struct ListenOptions {
 #[derive(Debug)]
 pub struct AgentListener {
     socket: OwnedFd,
-    path: PathBuf,
-    /// Device and inode of the socket file.
-    file: (u64, u64),
+    file: SocketFile,
     allowed: [Option<u32>; 3],
     /// Held while the agent lives: two that start at once cannot both find the old socket stale and replace it.
     _lock: File,
+}
+
+/// The file of a socket.
+#[derive(Clone, Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Its device and inode.
+    id: (u64, u64),
+}
+
+impl SocketFile {
+    /// Removes it, unless another has taken its place.
+    pub fn remove(&self) {
+        let same = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|meta| (meta.dev(), meta.ino()) == self.id);
+        if same && let Err(error) = std::fs::remove_file(&self.path) {
+            warn!(path = %self.path.display(), %error, "the socket file stays");
+        }
+    }
 }
 
 /// Who called.
@@ -63,6 +80,8 @@ impl AgentListener {
     pub fn bind(options: &ListenOptions) -> Result<Self, ControlError> {
         let path = &options.path;
         let at = address(path)?;
+        // What is no socket is refused before a lock file is made beside it.
+        socket_at(path)?;
         let lock = lock(path)?;
         clear_stale(path)?;
         let socket = open()?;
@@ -93,8 +112,10 @@ impl AgentListener {
         info!(path = %path.display(), "listening");
         Ok(Self {
             socket,
-            path: path.clone(),
-            file: (meta.dev(), meta.ino()),
+            file: SocketFile {
+                path: path.clone(),
+                id: (meta.dev(), meta.ino()),
+            },
             allowed: [Some(own), Some(0), options.allowed_uid],
             _lock: lock,
         })
@@ -127,7 +148,13 @@ impl AgentListener {
     /// The socket's path.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.file.path
+    }
+
+    /// The socket's file.
+    #[must_use]
+    pub const fn file(&self) -> &SocketFile {
+        &self.file
     }
 }
 
@@ -139,11 +166,7 @@ impl AsFd for AgentListener {
 
 impl Drop for AgentListener {
     fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|meta| (meta.dev(), meta.ino()) == self.file);
-        if ours && let Err(error) = std::fs::remove_file(&self.path) {
-            warn!(path = %self.path.display(), %error, "the socket file stays");
-        }
+        self.file.remove();
     }
 }
 
@@ -179,19 +202,26 @@ fn lock(path: &Path) -> Result<File, ControlError> {
     }
 }
 
+/// Whether there is a socket at `path`; refuses if it is something else.
+fn socket_at(path: &Path) -> Result<bool, ControlError> {
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => {
+            let what = format!("cannot look at {}", path.display());
+            Err(ControlError::os(what, e))
+        }
+        Ok(meta) if !meta.file_type().is_socket() => Err(ControlError::NotASocket {
+            path: path.to_owned(),
+        }),
+        Ok(_) => Ok(true),
+    }
+}
+
 /// Removes the socket of an agent that is gone; refuses if one answers, or if it is no socket.
 fn clear_stale(path: &Path) -> Result<(), ControlError> {
     let path_buf = || path.to_owned();
-    match std::fs::symlink_metadata(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => {
-            let what = format!("cannot look at {}", path.display());
-            return Err(ControlError::os(what, e));
-        }
-        Ok(meta) if !meta.file_type().is_socket() => {
-            return Err(ControlError::NotASocket { path: path_buf() });
-        }
-        Ok(_) => {}
+    if !socket_at(path)? {
+        return Ok(());
     }
     let probe = open()?;
     rustix::io::ioctl_fionbio(&probe, true)

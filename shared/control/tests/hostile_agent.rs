@@ -3,9 +3,10 @@
 
 #[cfg(test)]
 mod tests {
+    use kbtp_control::limits::DETACH_TIMEOUT;
     use kbtp_control::{
         AgentConnection, AgentEvent, AgentLink, AgentListener, Arrival, ChannelOptions,
-        ControlError, DrainReason, Frame, FrameError, FromAgent, HandOver, Incarnation,
+        ControlError, DrainReason, Frame, FrameError, FromAgent, HandOver, Incarnation, LinkCutter,
         ListenOptions, PageReport, PoolGeometry, Refusal, RegionGrant, RegionName, Role,
         TargetChannel, ToAgent, VERSION, Welcome,
     };
@@ -184,6 +185,32 @@ mod tests {
         let mut octets = [0; 7];
         pool.region.read(0, &mut octets).unwrap();
         assert_eq!(&octets, b"agent's");
+    }
+
+    #[test]
+    fn an_agent_that_hangs_is_left_and_a_cut_ends_the_wait() {
+        let (give, take) = std::sync::mpsc::channel::<LinkCutter>();
+        with(
+            move |fake| {
+                let cutter = take.recv().unwrap();
+                assert_eq!(fake.next().message, ToAgent::Detach);
+                assert_eq!(fake.next().message, ToAgent::Status);
+                cutter.cut();
+                cutter.cut();
+                // Though the cutter holds the socket still.
+                fake.until_closed();
+            },
+            |target| {
+                give.send(target.cutter().unwrap().unwrap()).unwrap();
+                let error = target.detach().unwrap_err();
+                assert!(
+                    matches!(error, ControlError::Deadline { after, .. } if after == DETACH_TIMEOUT),
+                    "{error}"
+                );
+                let error = target.status().unwrap_err();
+                assert!(matches!(error, ControlError::Gone), "{error}");
+            },
+        );
     }
 
     #[test]

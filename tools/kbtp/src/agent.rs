@@ -1,10 +1,10 @@
 //! `kbtp agent`: owns a pool and hands it to one target at a time.
 
 use crate::cli::AgentArgs;
-use crate::driver::{self, StopSignals};
 use crate::failure::{Failure, chain};
 use crate::output;
 use crate::own_target::REMEDIES;
+use crate::stopping::{Ask, Stopping};
 use crate::units::octets;
 use kbtp_agent::{AgentConfig, AgentError, Server, Shutdown};
 use serde::Serialize;
@@ -25,7 +25,7 @@ struct Ready<'a> {
 /// [`Failure`] if the agent cannot start or cannot go on.
 pub(crate) fn run(args: &AgentArgs, json: bool) -> Result<(), Failure> {
     // First of all: threads inherit the blocked signals.
-    let signals = StopSignals::take()?;
+    let stopping = Stopping::watch(args.stop_with_stdin)?;
     let block_size = u32::try_from(args.block_size).map_err(|_| {
         Failure::usage(
             format_args!("a block of {}", octets(args.block_size)),
@@ -36,25 +36,21 @@ pub(crate) fn run(args: &AgentArgs, json: bool) -> Result<(), Failure> {
     config
         .validate()
         .map_err(|e| Failure::usage(e, "correct the flag of that name"))?;
-    let server = Server::bind(&config).map_err(|e| failed(&args.socket, &e))?;
+    // Touching each page of the pool takes a while, with the socket there already.
+    let server = Server::bind_telling(&config, |file| stopping.undo_with(move || file.remove()))
+        .map_err(|e| failed(&args.socket, &e))?;
     let (shutdown, handle) = Shutdown::new().map_err(|e| failed(&args.socket, &e))?;
-    let mut with_stdin = args.stop_with_stdin;
-    driver::start("signals", move || {
-        // The first asks the agent to drain, the second to stop at once.
-        while let Ok(which) = signals.wait(with_stdin) {
-            // An input that ended stays so: it asks once.
-            with_stdin = false;
-            tracing::info!("{which}: stopping");
-            handle.request();
-        }
-    })?;
+    // It counts: the second request has it end at once.
+    stopping.serving(move |ask| match ask {
+        Ask::InOrder | Ask::AtOnce => handle.request(),
+    });
     let ready = Ready {
         socket: &args.socket,
         block_size,
         blocks: args.blocks,
         pid: std::process::id(),
     };
-    output::report_line(json, &ready, || {
+    output::ready(json, &ready, || {
         let len = u64::from(args.blocks) * u64::from(block_size);
         format!(
             "holding {} blocks of {} ({}) for a target at {}\n",

@@ -91,6 +91,36 @@ fn stop_set() -> SigSet {
     set
 }
 
+/// Whether an input that was read so gives nothing any more. One that cannot be read (it is a directory, its connection
+/// was reset) has ended too: who held the other end is gone.
+fn ended(read: &io::Result<usize>) -> bool {
+    match read {
+        Ok(octets) => *octets == 0,
+        Err(e) => !matches!(
+            e.kind(),
+            io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+        ),
+    }
+}
+
+/// What asks a process to stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// SIGTERM or SIGINT.
+    Signal(Signal),
+    /// Its standard input has ended.
+    Input,
+}
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Signal(signal) => signal.as_str(),
+            Self::Input => "the end of standard input",
+        })
+    }
+}
+
 /// SIGTERM and SIGINT as something to wait for.
 #[derive(Debug)]
 pub struct StopSignals {
@@ -113,23 +143,38 @@ impl StopSignals {
             })
     }
 
-    /// Gives the calling thread the default action back.
-    fn release(self) -> nix::Result<()> {
-        drop(self.fd);
-        stop_set().thread_unblock()
+    /// Gives the signals their default action back, for as long as the process lives: the calling thread alone takes
+    /// them from here on, as if nobody had asked for them.
+    pub fn give_back(&self) {
+        if let Err(error) = stop_set().thread_unblock() {
+            tracing::error!(%error, "SIGTERM and SIGINT cannot be given back: only SIGKILL ends this process");
+            return;
+        }
+        loop {
+            nix::unistd::pause();
+        }
+    }
+
+    /// Ends the process by this signal, as if nobody had taken it.
+    pub fn end_by(&self, signal: Signal) {
+        if let Err(error) = nix::sys::signal::raise(signal) {
+            tracing::error!(%error, "the signal cannot be raised again");
+        }
+        self.give_back();
     }
 
     /// Waits for one of them, or, if so wanted, for the end of standard input. Says which.
     ///
     /// # Errors
-    /// [`Failure`] if the system refuses.
-    pub fn wait(&self, with_stdin: bool) -> Result<&'static str, Failure> {
+    /// [`Failure`] if the system refuses. Whoever waits no more must [give them back](Self::give_back): nobody else
+    /// hears them.
+    pub fn wait(&self, with_stdin: bool) -> Result<Stop, Failure> {
         self.wait_inner(with_stdin).map_err(|e| {
             Failure::operation(format_args!("cannot wait for signals: {e}"), "report this")
         })
     }
 
-    fn wait_inner(&self, with_stdin: bool) -> io::Result<&'static str> {
+    fn wait_inner(&self, with_stdin: bool) -> io::Result<Stop> {
         let stdin = io::stdin();
         let mut swallow = [0; 512];
         loop {
@@ -147,14 +192,18 @@ impl StopSignals {
             };
             let [signal, input] = fds.map(|f| f.any() == Some(true));
             if signal {
-                let which = self.fd.read_signal()?.and_then(|s| {
+                let read = match self.fd.read_signal() {
+                    Err(Errno::EINTR) => continue,
+                    other => other?,
+                };
+                let which = read.and_then(|s| {
                     let number = i32::try_from(s.ssi_signo).ok()?;
                     Signal::try_from(number).ok()
                 });
-                return Ok(which.map_or("a signal", Signal::as_str));
+                return Ok(Stop::Signal(which.unwrap_or(Signal::SIGTERM)));
             }
-            if watched == 2 && input && stdin.lock().read(&mut swallow)? == 0 {
-                return Ok("the end of standard input");
+            if watched == 2 && input && ended(&stdin.lock().read(&mut swallow)) {
+                return Ok(Stop::Input);
             }
         }
     }
@@ -177,16 +226,11 @@ impl Interrupt {
         let asked = Arc::new(AtomicBool::new(false));
         let tell = Arc::clone(&asked);
         start("signals", move || {
-            if signals.wait(false).is_err() {
-                return;
+            // If it cannot be waited for them, the first has its default action too.
+            if signals.wait(false).is_ok() {
+                tell.store(true, Ordering::Relaxed);
             }
-            tell.store(true, Ordering::Relaxed);
-            // From here on this thread alone takes them as if nobody had asked for them.
-            if signals.release().is_ok() {
-                loop {
-                    nix::unistd::pause();
-                }
-            }
+            signals.give_back();
         })?;
         Ok(Self { asked })
     }
@@ -213,6 +257,16 @@ impl Interrupt {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_input_has_ended_when_it_gives_nothing_or_cannot_be_read() {
+        let error = |kind| Err(io::Error::from(kind));
+        assert!(ended(&Ok(0)) && !ended(&Ok(1)));
+        assert!(ended(&error(io::ErrorKind::IsADirectory)));
+        assert!(ended(&error(io::ErrorKind::ConnectionReset)));
+        assert!(!ended(&error(io::ErrorKind::Interrupted)));
+        assert!(!ended(&error(io::ErrorKind::WouldBlock)));
+    }
 
     #[test]
     fn ids_differ() {

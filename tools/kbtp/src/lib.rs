@@ -30,6 +30,7 @@ mod serve;
 mod session;
 mod stat;
 pub mod status;
+mod stopping;
 pub mod trace;
 pub mod units;
 mod usage;
@@ -79,6 +80,8 @@ fn log(cli: &Cli) {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would say on standard error that standard error is closed, and panic.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .finish();
     // Set already only if a test calls twice: then the first one stays.

@@ -123,21 +123,29 @@ pub fn report(
     }
 }
 
-/// As [`report`], the JSON on one line: for a process that goes on and says that it is ready.
+/// As [`report`], the JSON on one line: for a service that is ready and goes on, whether or not anybody reads that.
 ///
 /// # Errors
-/// [`Failure`] if standard output cannot be written.
-pub fn report_line(
+/// [`Failure`] if standard output cannot be written for another reason than that its reader went away.
+pub fn ready(
     json: bool,
     value: &impl Serialize,
     people: impl FnOnce() -> String,
 ) -> Result<(), Failure> {
-    if !json {
-        return print(&people());
+    let line = || serde_json::to_string(value).map(|text| format!("{text}\n"));
+    let text = if json {
+        line()
+            .map_err(|e| Failure::operation(format_args!("cannot form JSON: {e}"), "report this"))?
+    } else {
+        people()
+    };
+    match print(&text) {
+        Err(failure) if failure.is_silent() => {
+            tracing::warn!("nobody reads standard output: serving all the same");
+            Ok(())
+        }
+        other => other,
     }
-    let text = serde_json::to_string(value)
-        .map_err(|e| Failure::operation(format_args!("cannot form JSON: {e}"), "report this"))?;
-    print(&format!("{text}\n"))
 }
 
 /// Says something about the work on standard error. A closed standard error is no reason to stop.

@@ -2,10 +2,10 @@
 
 use crate::cli::ServeArgs;
 use crate::config;
-use crate::driver::{self, StopSignals};
 use crate::failure::Failure;
 use crate::output;
 use crate::own_target::{ended, not_started};
+use crate::stopping::{Ask, Stopping};
 use crate::units::octets;
 use kbtp_target::{Status, Target};
 use serde::Serialize;
@@ -28,23 +28,15 @@ struct Ready {
 /// # Errors
 /// [`Failure`] if the target cannot start, or does not end well.
 pub(crate) fn run(args: &ServeArgs, json: bool) -> Result<(), Failure> {
+    // Before any other thread: they inherit the blocked signals.
+    let stopping = Stopping::watch(args.stop_with_stdin)?;
     let config = config::effective(args)?;
-    // Before any thread: they inherit the blocked signals.
-    let signals = StopSignals::take()?;
     let target = Target::start(config).map_err(|e| not_started(&e))?;
     let shutdown = target.shutdown_handle();
-    let mut with_stdin = args.stop_with_stdin;
-    driver::start("signals", move || {
-        // The first drains, the second ends at once.
-        let mut stop: fn(&kbtp_target::ShutdownHandle) = kbtp_target::ShutdownHandle::drain;
-        while let Ok(which) = signals.wait(with_stdin) {
-            tracing::info!("{which}: stopping");
-            stop(&shutdown);
-            // An input that ended stays so: it asks once.
-            with_stdin = false;
-            stop = kbtp_target::ShutdownHandle::kill;
-        }
-    })?;
+    stopping.serving(move |ask| match ask {
+        Ask::InOrder => shutdown.drain(),
+        Ask::AtOnce => shutdown.kill(),
+    });
     let status = target.status();
     for (flag, asked, has) in [
         ("--block-size", args.block_size, status.pool.block_size),
@@ -55,7 +47,7 @@ pub(crate) fn run(args: &ServeArgs, json: bool) -> Result<(), Failure> {
         }
     }
     let ready = ready(&target, &status);
-    output::report_line(json, &ready, || text(&ready, &status))?;
+    output::ready(json, &ready, || text(&ready, &status))?;
     ended(target)
 }
 

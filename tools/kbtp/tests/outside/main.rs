@@ -7,4 +7,6 @@ mod common;
 #[cfg(test)]
 mod serving;
 #[cfg(test)]
+mod stopping;
+#[cfg(test)]
 mod wqe;
