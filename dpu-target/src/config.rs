@@ -364,13 +364,10 @@ impl TargetConfig {
     /// Handles of the table: what is set, or four for each block, and enough for some sessions with a range each.
     #[must_use]
     pub fn handle_count(&self) -> u64 {
-        self.handle_count_for(self.blocks)
-    }
-
-    /// As [`handle_count`](Self::handle_count), for a pool whose blocks an agent decides.
-    pub(crate) fn handle_count_for(&self, blocks: u64) -> u64 {
-        self.handles
-            .unwrap_or_else(|| blocks.saturating_mul(4).max(limits::HANDLES_DEFAULT_MIN))
+        self.handles.unwrap_or_else(|| {
+            let four = self.blocks.saturating_mul(4);
+            four.max(limits::HANDLES_DEFAULT_MIN)
+        })
     }
 
     /// The quota of an initiator that wants none in particular: what is set, or a quarter of the pool, or the largest

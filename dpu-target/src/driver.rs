@@ -177,7 +177,7 @@ impl Target {
         let listeners = build::listen(&config)?;
         let addresses: Vec<_> = listeners.iter().map(Listening::local_addr).collect();
         let admin = config.admin.map(build::listen_admin).transpose()?;
-        let memory = memory::open(&config)?;
+        let memory = memory::open(&mut config)?;
         Builder::new(config, addresses, memory)?.run(listeners, admin)
     }
 

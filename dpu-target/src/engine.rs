@@ -15,6 +15,7 @@ use crate::plane::Plane;
 use crate::slab::Slab;
 use crate::sources::Place;
 use crate::status::SessionStatus;
+use crate::strangers;
 use crate::timers::{TimerKey, Timers};
 use conn::{Conn, Replacement, Stage, Turn};
 use kbtp_core::{SessionConfig, SessionId, Shared, TargetSession};
@@ -184,7 +185,9 @@ impl<S: Stream> Engine<S> {
         let (pool_stag, sealed_stag) = match stags {
             Ok(stags) => stags,
             Err(error) => {
-                tracing::error!(peer = %accepted.peer, %error, "a stream cannot have the pool registered");
+                if strangers::FAILED.admits(out.now()) {
+                    tracing::error!(peer = %accepted.peer, %error, "a stream cannot have the pool registered");
+                }
                 self.worker.metrics.ended(EndReason::Internal);
                 self.worker.metrics.gone.increment();
                 return;
@@ -206,7 +209,9 @@ impl<S: Stream> Engine<S> {
         conn.place = accepted.place;
         conn.pool_stag = pool_stag;
         let Some(token) = self.streams.insert(conn) else {
-            tracing::error!("no token is left for a stream");
+            if strangers::FAILED.admits(now) {
+                tracing::error!("no token is left for a stream");
+            }
             self.worker.metrics.gone.increment();
             return;
         };
@@ -221,7 +226,9 @@ impl<S: Stream> Engine<S> {
             return;
         };
         if let Err(error) = out.watch(token, &conn.stream, interest) {
-            tracing::error!(peer = %conn.peer, %error, "a stream cannot be watched");
+            if strangers::FAILED.admits(now) {
+                tracing::error!(peer = %conn.peer, %error, "a stream cannot be watched");
+            }
             conn.stream.close(CloseReason::Abort);
             self.end(token, EndReason::Internal, out);
             return;
@@ -370,7 +377,9 @@ impl<S: Stream> Engine<S> {
                         conn.close(EndReason::HandshakeTimeout, CloseReason::Abort);
                     }
                     (TimerKey::Replace(_), Stage::Replacing) => {
-                        tracing::error!(peer = %conn.peer, "the session to be replaced did not end in time");
+                        if strangers::FAILED.admits(out.now()) {
+                            tracing::error!(peer = %conn.peer, "the session to be replaced did not end in time");
+                        }
                         conn.close(EndReason::Internal, CloseReason::Abort);
                     }
                     (TimerKey::Close(_), Stage::Closing(_)) => {
@@ -466,7 +475,7 @@ impl<S: Stream> Engine<S> {
         conn.note_tickets(&self.worker);
         let lost = stats.tickets_abandoned.load(Ordering::Relaxed) - abandoned;
         if lost > 0 {
-            conn::log_abandoned(&conn.session, conn.peer, lost);
+            conn::log_abandoned(&conn.session, conn.peer, lost, out.now());
         }
         if conn.stage != conn.noted {
             self.note_stage(token, out);
@@ -548,7 +557,9 @@ impl<S: Stream> Engine<S> {
             token,
         };
         if !out.evict(old, waiter) {
-            tracing::error!(peer = %conn.peer, "the session to be replaced cannot be told");
+            if strangers::FAILED.admits(out.now()) {
+                tracing::error!(peer = %conn.peer, "the session to be replaced cannot be told");
+            }
             conn.close(EndReason::Internal, CloseReason::Abort);
             self.enqueue(token);
         }
@@ -569,7 +580,9 @@ impl<S: Stream> Engine<S> {
             match out.rewatch(token, &conn.stream, interest) {
                 Ok(()) => conn.watched = interest,
                 Err(error) => {
-                    tracing::error!(peer = %conn.peer, %error, "a stream cannot be watched any more");
+                    if strangers::FAILED.admits(out.now()) {
+                        tracing::error!(peer = %conn.peer, %error, "a stream cannot be watched any more");
+                    }
                     conn.close(EndReason::Internal, CloseReason::Abort);
                     self.enqueue(token);
                 }
@@ -613,7 +626,7 @@ impl<S: Stream> Engine<S> {
             &conn.session,
             conn.peer,
             reason,
-            now.since_ns(conn.begun),
+            (conn.begun, now),
             conn.requests,
         );
         self.worker.metrics.ended(reason);

@@ -44,6 +44,7 @@ mod plane;
 mod slab;
 mod sources;
 mod status;
+mod strangers;
 mod timers;
 mod transport;
 mod units;

@@ -7,7 +7,7 @@ mod tests {
         Client, ClientError, FreeOptions, Handle, InitiatorId, LoadOptions, Options, Spin, Status,
         StoreOptions,
     };
-    use kbtp_target::{SpinPolicy, Target, TargetConfig};
+    use kbtp_target::{SpinPolicy, StartError, Target, TargetConfig};
     use std::io::{BufRead, BufReader, Write};
     use std::path::{Path, PathBuf};
     use std::process::{Child, Command, Stdio};
@@ -142,6 +142,37 @@ mod tests {
             let error = Target::start(config(socket)).map(|_| ()).expect_err("busy");
             let pid = std::process::id().to_string();
             assert!(error.to_string().contains(&pid), "{error}");
+        });
+    }
+
+    #[test]
+    fn quotas_and_checks_go_by_the_agents_pool() {
+        with_agent("shape", |socket, _| {
+            let quiet = || TargetConfig {
+                default_quota: None,
+                // As the file may have it: without effect on the agent's pool.
+                blocks: 0,
+                ..config(socket)
+            };
+            let target = Target::start(quiet()).unwrap();
+            let session = client_of(&target);
+            assert_eq!(session.terms().grant.quota, BLOCKS / 4);
+            session.close().unwrap();
+            target.shutdown_handle().drain();
+            target.join().unwrap();
+            let wrong: [(&str, fn(&mut TargetConfig)); 4] = [
+                ("default_quota = 65", |c| c.default_quota = Some(65)),
+                ("max_quota = 15", |c| c.max_quota = Some(15)),
+                ("handles = 63", |c| c.handles = Some(63)),
+                ("max_inline = 8KiB", |c| c.max_inline = 8192),
+            ];
+            for (said, change) in wrong {
+                let mut config = quiet();
+                change(&mut config);
+                let error = Target::start(config).map(|_| ()).expect_err(said);
+                assert!(matches!(error, StartError::Config(_)), "{error}");
+                assert!(error.to_string().starts_with(said), "{error}");
+            }
         });
     }
 

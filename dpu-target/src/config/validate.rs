@@ -25,13 +25,16 @@ fn check(
 }
 
 impl TargetConfig {
-    /// Checks the whole. Call [`load_keys`](Self::load_keys) before it.
+    /// Checks the whole, but for what depends on the shape of an agent's pool: that is not known before the target is
+    /// attached to it, and checked then. Call [`load_keys`](Self::load_keys) before it.
     ///
     /// # Errors
     /// [`ConfigError`], the first found.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.validate_engine()?;
-        self.validate_pool()?;
+        if self.agent.is_none() {
+            self.validate_pool()?;
+        }
         self.validate_sessions()?;
         self.validate_tenants()?;
         self.validate_addresses()?;
@@ -54,6 +57,16 @@ impl TargetConfig {
             "the model of a device runs in one worker",
             "take 1, or leave it out",
         )
+    }
+
+    /// Takes the shape of the pool that is there, and checks what depends on it.
+    ///
+    /// # Errors
+    /// [`ConfigError`], the first found.
+    pub(crate) fn take_shape(&mut self, block_size: u32, blocks: u32) -> Result<(), ConfigError> {
+        self.block_size = block_size.into();
+        self.blocks = blocks.into();
+        self.validate_pool()
     }
 
     fn validate_pool(&self) -> Result<(), ConfigError> {
@@ -104,6 +117,13 @@ impl TargetConfig {
             self.max_quota.unwrap_or_default(),
             format!("less than the default quota of {quota}"),
             "take at least that, or leave it out",
+        )?;
+        check(
+            self.max_inline <= self.block_size,
+            "max_inline",
+            format_size(self.max_inline),
+            "inline data cannot be longer than a block",
+            format!("take at most {}", format_size(self.block_size)),
         )
     }
 
@@ -141,13 +161,6 @@ impl TargetConfig {
                 "take at most {}; longer data is read from the initiator's memory",
                 format_size(limits::INLINE_MAX)
             ),
-        )?;
-        check(
-            self.max_inline <= self.block_size,
-            "max_inline",
-            format_size(self.max_inline),
-            "inline data cannot be longer than a block",
-            format!("take at most {}", format_size(self.block_size)),
         )
     }
 

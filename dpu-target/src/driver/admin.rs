@@ -4,6 +4,7 @@
 use crate::http::{self, Head, Status};
 use crate::inbox::Inbox;
 use crate::limits;
+use crate::strangers;
 use kbtp_fabric::Time;
 use kbtp_iwarp_tcp::{Interest, Poller};
 use std::io::{self, Read, Write};
@@ -137,7 +138,9 @@ impl AdminServer {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 // Some other client's trouble (it went away) or ours (descriptors): the next event tries again.
                 Err(error) => {
-                    tracing::warn!(%error, "the admin endpoint could not accept a connection");
+                    if strangers::ADMIN_REFUSED.admits(now) {
+                        tracing::warn!(%error, "the admin endpoint could not accept a connection");
+                    }
                     return;
                 }
             };

@@ -7,6 +7,7 @@ use crate::inbox::{Inbox, InboxError, InboxSender};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::plane::Plane;
 use crate::sources::{Sources, few_left, places_of};
+use crate::strangers::{self, TURNED_AWAY};
 use crate::transport::{Listening, Newcomer, Served};
 use kbtp_control::AgentEvent;
 use kbtp_fabric::Time;
@@ -73,18 +74,23 @@ impl ControlThread {
         }
         let mut accept_until = None;
         let mut agent_lost = false;
+        let mut now = self.poller.clock().now();
         loop {
             let due = self.plane.schedule();
             let accepts = self.listeners.iter().filter_map(Listening::next_timeout);
-            let until = accepts.chain(due).chain(accept_until).min();
-            let now = self.poller.wait(until)?;
+            let log = strangers::settle(now);
+            let until = accepts.chain(due).chain(accept_until).chain(log).min();
+            now = self.poller.wait(until)?;
             while let Some(command) = self.inbox.next() {
                 match command {
                     ControlCommand::Drain => {
                         self.tell_workers();
                         accept_until = Some(now.after_ms(self.linger));
                     }
-                    ControlCommand::Stop => return Ok((self.link, agent_lost)),
+                    ControlCommand::Stop => {
+                        strangers::settle(Time(u64::MAX));
+                        return Ok((self.link, agent_lost));
+                    }
                 }
             }
             if accept_until.is_some_and(|at| at <= now) {
@@ -138,7 +144,7 @@ impl ControlThread {
         for listener in &mut listeners {
             let before = refused(listener);
             while let Some(accepted) = listener.progress(now, &mut |_| answer(self.auth))? {
-                self.deal(accepted);
+                self.deal(accepted, now);
             }
             let more = refused(listener).saturating_sub(before);
             self.own.metrics.turned_away.add(more);
@@ -172,7 +178,7 @@ impl ControlThread {
     }
 
     /// Hands a stream to the worker that has the fewest.
-    fn deal(&self, accepted: Newcomer) {
+    fn deal(&self, accepted: Newcomer, now: Time) {
         let peer = accepted.stream.peer_addr();
         let load = self.counts.iter().map(|w| w.metrics.load());
         let streams = load.clone().fold(0, u64::saturating_add);
@@ -190,12 +196,16 @@ impl ControlThread {
             self.make_room(None);
         }
         if half_open >= self.half_open_max || streams >= self.sessions_max {
-            tracing::warn!(%peer, sessions, half_open, "a stream is refused: there are too many");
+            if TURNED_AWAY.admits(now) {
+                tracing::warn!(%peer, sessions, half_open, "a stream is refused: there are too many");
+            }
             self.own.metrics.turned_away.increment();
             return;
         }
         let Some(place) = self.sources.take(&peer, places) else {
-            tracing::warn!(%peer, "a stream is refused: too many from there have not said HELLO");
+            if TURNED_AWAY.admits(now) {
+                tracing::warn!(%peer, "a stream is refused: too many from there have not said HELLO");
+            }
             self.own.metrics.turned_away.increment();
             return;
         };
@@ -223,7 +233,9 @@ impl ControlThread {
         }));
         count.metrics.dealt.increment();
         if let Err(error) = worker.send(command) {
-            tracing::warn!(%peer, %error, "a stream is refused");
+            if TURNED_AWAY.admits(now) {
+                tracing::warn!(%peer, %error, "a stream is refused");
+            }
             self.own.metrics.turned_away.increment();
             count.metrics.dealt.sub(1);
         }

@@ -24,8 +24,8 @@ pub(crate) struct Memory {
     pub(crate) recovered: Option<Recovered>,
 }
 
-/// Attaches to the agent and takes the pool.
-pub(crate) fn open(config: &TargetConfig) -> Result<Memory, StartError> {
+/// Attaches to the agent and takes the pool; the configuration has its shape then.
+pub(crate) fn open(config: &mut TargetConfig) -> Result<Memory, StartError> {
     let mut link: Link = match &config.agent {
         Some(path) => Box::new(TargetChannel::connect(
             &ChannelOptions::new(path),
@@ -44,7 +44,7 @@ pub(crate) fn open(config: &TargetConfig) -> Result<Memory, StartError> {
         shortfall = %pages.shortfall,
         "the pool's memory"
     );
-    let geometry = geometry(config, &attached);
+    let geometry = geometry(config, &attached)?;
     geometry.validate().map_err(PoolError::from)?;
     let meta = link.attach_side(&RegionName::new(META)?, geometry.meta_len())?;
     let contents = if attached.fresh {
@@ -84,7 +84,7 @@ pub(crate) fn open(config: &TargetConfig) -> Result<Memory, StartError> {
 }
 
 /// The agent's shape of the pool counts: it was there first.
-fn geometry(config: &TargetConfig, attached: &PoolAttachment) -> Geometry {
+fn geometry(config: &mut TargetConfig, attached: &PoolAttachment) -> Result<Geometry, StartError> {
     let shape = attached.geometry;
     if u64::from(shape.block_size) != config.block_size || u64::from(shape.blocks) != config.blocks
     {
@@ -94,13 +94,14 @@ fn geometry(config: &TargetConfig, attached: &PoolAttachment) -> Geometry {
             "the pool has the agent's shape"
         );
     }
-    Geometry {
+    config.take_shape(shape.block_size, shape.blocks)?;
+    Ok(Geometry {
         block_size: shape.block_size,
         blocks: shape.blocks,
-        handles: config.handle_count_for(u64::from(shape.blocks)),
+        handles: config.handle_count(),
         table_base_handle: Handle(0),
         pool_base: BlockOffset(attached.grant.base.0),
-    }
+    })
 }
 
 fn in_process(config: &TargetConfig) -> Result<InProcess, StartError> {

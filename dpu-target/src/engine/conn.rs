@@ -7,6 +7,7 @@ use crate::metrics::EndReason;
 use crate::plane::Plane;
 use crate::sources::Place;
 use crate::status::{SessionStatus, uuid};
+use crate::strangers;
 use kbtp_core::{Admission, Intake, SessionEnd, SessionId, SessionPhase, TargetSession};
 use kbtp_fabric::{
     CloseReason, Event, PostError, ReceiveSlot, Stream, StreamError, Time, WorkOutcome, WorkRequest,
@@ -208,7 +209,7 @@ impl<S: Stream> Conn<S> {
             let result = self
                 .session
                 .handle_timeout(now, &worker.shared, &mut self.stream);
-            self.check(result);
+            self.check(result, now);
         }
         if let (Some(_), Some(nic)) = (&self.link, nic.as_mut()) {
             return self.turn_on_device(worker, nic, out);
@@ -231,7 +232,7 @@ impl<S: Stream> Conn<S> {
             if self.wants_link && self.session.next_work().is_none() {
                 self.wants_link = false;
                 if let Some(nic) = nic.as_mut() {
-                    self.take_seat(worker, nic);
+                    self.take_seat(worker, nic, now);
                     if self.link.is_some() {
                         return self.turn_on_device(worker, nic, out);
                     }
@@ -294,7 +295,7 @@ impl<S: Stream> Conn<S> {
                     let result = self
                         .session
                         .handle_done(pace.now, &worker.shared, id, outcome);
-                    self.check(result);
+                    self.check(result, pace.now);
                 }
                 // KBTP has no such message towards the target.
                 Event::Immediate { .. } => self.close(EndReason::Protocol, CloseReason::Abort),
@@ -303,7 +304,7 @@ impl<S: Stream> Conn<S> {
     }
 
     /// Gives the session a place on the device, if it is one for chains.
-    fn take_seat(&mut self, worker: &Worker, nic: &mut Nic) {
+    fn take_seat(&mut self, worker: &Worker, nic: &mut Nic, now: Time) {
         if self.stream.capabilities().outbound_reads == 0 {
             return;
         }
@@ -317,7 +318,9 @@ impl<S: Stream> Conn<S> {
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::error!(peer = %self.peer, %error, "a session has no place on the device: software serves it");
+                if strangers::FAILED.admits(now) {
+                    tracing::error!(peer = %self.peer, %error, "a session has no place on the device: software serves it");
+                }
             }
         }
     }
@@ -341,7 +344,7 @@ impl<S: Stream> Conn<S> {
                 let drained = nic
                     .drain()
                     .map_err(|_| SessionEnd::Local("the device refused"));
-                self.checked(worker, drained.map(|()| true));
+                self.checked(worker, drained.map(|()| true), now);
             }
             let Some(link) = &mut self.link else {
                 return Turn::Idle;
@@ -356,11 +359,11 @@ impl<S: Stream> Conn<S> {
             if self.cut && matches!(self.stage, Stage::Closing(_)) {
                 return self.ended(&StreamError::ClosedHere, worker, out);
             }
-            let mut moved = self.checked(worker, carried);
+            let mut moved = self.checked(worker, carried, now);
             moved |= nic.run();
             let (shared, counts) = (&worker.shared, &worker.metrics.chains);
             let done = nic.work(id, &mut self.session, now, shared, counts);
-            moved |= self.checked(worker, done);
+            moved |= self.checked(worker, done, now);
             nic.settle(&shared.pool);
             let in_flight = nic.in_flight(id);
             worker.metrics.in_flight.add(in_flight);
@@ -377,13 +380,13 @@ impl<S: Stream> Conn<S> {
     }
 
     /// Whether anything was done; ends the session if `result` says so.
-    fn checked(&mut self, worker: &Worker, result: Result<bool, SessionEnd>) -> bool {
+    fn checked(&mut self, worker: &Worker, result: Result<bool, SessionEnd>, now: Time) -> bool {
         match result {
             Ok(done) => done,
             Err(end) => {
                 let closing = matches!(self.stage, Stage::Closing(_));
                 self.session.end(&worker.shared, end);
-                self.check(Err(end));
+                self.check(Err(end), now);
                 !closing
             }
         }
@@ -419,7 +422,7 @@ impl<S: Stream> Conn<S> {
         match result {
             Ok(Intake::Taken) => {}
             Ok(Intake::Admit) => self.admit(worker, plane, out),
-            Err(end) => self.check(Err(end)),
+            Err(end) => self.check(Err(end), now),
         }
         true
     }
@@ -440,7 +443,9 @@ impl<S: Stream> Conn<S> {
                     self.wants_link = true;
                     self.begin(worker);
                     //= kbtp-p8-contiguous-partition
-                    if refused.load(Ordering::Relaxed) != before {
+                    if refused.load(Ordering::Relaxed) != before
+                        && strangers::NO_PARTITION.admits(now)
+                    {
                         tracing::warn!(
                             peer = %self.peer,
                             "no contiguous partition is left: the session is granted without DIRECT_ALLOC"
@@ -452,7 +457,7 @@ impl<S: Stream> Conn<S> {
                 self.stage = Stage::Replacing;
                 self.replacement = Replacement::Evict(old);
             }
-            Err(end) => self.check(Err(end)),
+            Err(end) => self.check(Err(end), now),
         }
     }
 
@@ -485,6 +490,7 @@ impl<S: Stream> Conn<S> {
             let answered = answered(&work.request);
             if self.stage == Stage::HalfOpen
                 && let Some(status) = refusal(&work.request)
+                && strangers::HELLO_REFUSED.admits(out.now())
             {
                 tracing::warn!(peer = %self.peer, %status, "a HELLO is refused");
             }
@@ -500,7 +506,9 @@ impl<S: Stream> Conn<S> {
                 // The stream reports its end with the next progress.
                 Err(PostError::Closed) => return posted,
                 Err(error) => {
-                    tracing::error!(peer = %self.peer, %error, "the stream refused work of its session");
+                    if strangers::FAILED.admits(out.now()) {
+                        tracing::error!(peer = %self.peer, %error, "the stream refused work of its session");
+                    }
                     self.close(EndReason::Internal, CloseReason::Abort);
                     return posted;
                 }
@@ -535,19 +543,23 @@ impl<S: Stream> Conn<S> {
     }
 
     /// Ends the session if `result` says so.
-    fn check(&mut self, result: Result<(), SessionEnd>) {
+    fn check(&mut self, result: Result<(), SessionEnd>, now: Time) {
         let Err(end) = result else {
             return;
         };
         let reason = match &end {
             SessionEnd::Local(what) => {
-                tracing::error!(peer = %self.peer, what, "a session failed");
+                if strangers::FAILED.admits(now) {
+                    tracing::error!(peer = %self.peer, what, "a session failed");
+                }
                 EndReason::Internal
             }
             // The stream itself says why, with the next progress.
             SessionEnd::Flushed => return,
             broken => {
-                tracing::warn!(peer = %self.peer, reason = %broken, "an initiator broke the protocol");
+                if strangers::BROKE_PROTOCOL.admits(now) {
+                    tracing::warn!(peer = %self.peer, reason = %broken, "an initiator broke the protocol");
+                }
                 EndReason::Protocol
             }
         };
@@ -578,7 +590,7 @@ impl<S: Stream> Conn<S> {
             StreamError::Connection { .. } => EndReason::Connection,
             _ => EndReason::Internal,
         };
-        if !matches!(error, StreamError::PeerClosed) {
+        if !matches!(error, StreamError::PeerClosed) && strangers::STREAM_ENDED.admits(out.now()) {
             tracing::warn!(peer = %self.peer, %error, "a stream ended");
         }
         Turn::Ended(reason)
@@ -638,8 +650,10 @@ fn refusal(work: &WorkRequest<'_>) -> Option<Status> {
 }
 
 /// One line for tickets that were abandoned.
-pub(super) fn log_abandoned(session: &TargetSession, peer: SocketAddr, tickets: u64) {
-    if let Some(grant) = session.grant() {
+pub(super) fn log_abandoned(session: &TargetSession, peer: SocketAddr, tickets: u64, now: Time) {
+    if let Some(grant) = session.grant()
+        && strangers::TICKETS_ABANDONED.admits(now)
+    {
         tracing::warn!(
             tenant = %grant.tenant,
             initiator = %uuid(&grant.initiator),
@@ -655,12 +669,15 @@ pub(super) fn log_end(
     session: &TargetSession,
     peer: SocketAddr,
     reason: EndReason,
-    age_ns: u64,
+    (begun, now): (Time, Time),
     requests: u64,
 ) {
     let reason = reason.label();
+    let age_ns = now.since_ns(begun);
     let Some(grant) = session.grant() else {
-        tracing::info!(%peer, reason, "stream ends without a session");
+        if strangers::NO_SESSION.admits(now) {
+            tracing::info!(%peer, reason, "stream ends without a session");
+        }
         return;
     };
     tracing::info!(

@@ -5,10 +5,12 @@
 //! state machines of `kbtp-core` emit [`WorkRequest`]s and take [`Event`]s without knowing which transport runs.
 #![forbid(unsafe_code)]
 
+mod log_budget;
 mod stream;
 mod types;
 mod work;
 
+pub use log_budget::LogBudget;
 pub use stream::{CloseReason, LocalError, PostError, Readiness, Stream, StreamError};
 pub use types::{Access, Atomics, Capabilities, LocalBuffer, RemoteBuffer, Time};
 pub use work::{Event, ReceiveSlot, WorkId, WorkOutcome, WorkRequest};

@@ -79,6 +79,7 @@ impl Stopping {
         let mut stage = lock(&self.0);
         let asked = matches!(*stage, Stage::Starting { asked: true, .. });
         if asked {
+            tracing::info!("{}: stopping", Stop::Input);
             tell(Ask::InOrder);
         }
         *stage = Stage::Serving {

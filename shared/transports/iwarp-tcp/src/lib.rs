@@ -42,7 +42,9 @@ mod stream;
 pub use connector::{ConnectError, ConnectOptions, Connected, Connector, connect};
 pub use driver::Clock;
 pub use kbtp_iwarp::{Config, CopyFirst, Handshake};
-pub use listener::{Accepted, Answer, ListenOptions, Listener, ListenerCounters, Request, source};
+pub use listener::{
+    Accepted, Answer, ListenOptions, Listener, ListenerCounters, PEER_LOG, Request, source,
+};
 pub use poller::{Interest, Poller, Ready, Waker};
 pub use socket::TcpOptions;
 pub use spin::Spin;

@@ -6,7 +6,7 @@ use crate::poller::Interest;
 use crate::socket;
 use crate::stream::{StreamOptions, TcpRdmaStream};
 use crate::{entropy, limits};
-use kbtp_fabric::{CloseReason, Stream as _, Time};
+use kbtp_fabric::{CloseReason, LogBudget, Stream as _, Time};
 use kbtp_iwarp::{Connection, Startup};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
@@ -156,6 +156,15 @@ pub fn source(peer: &SocketAddr) -> IpAddr {
         v4 @ IpAddr::V4(_) => v4,
     }
 }
+
+static NOT_STARTED: LogBudget = LogBudget::new("could not start a stream");
+static NOT_ANSWERED: LogBudget = LogBudget::new("could not answer an MPA Request");
+static PAUSED: LogBudget = LogBudget::new("cannot accept connections for a while");
+static MADE_ROOM: LogBudget =
+    LogBudget::new("a connection that says nothing makes room for another");
+
+/// The lines that connections can cause listeners to log. Whoever runs them says from time to time how many were left out.
+pub static PEER_LOG: [&LogBudget; 4] = [&NOT_STARTED, &NOT_ANSWERED, &PAUSED, &MADE_ROOM];
 
 impl Listener {
     /// Listens on `addr`. Port 0 takes a free one: see [`local_addr`](Self::local_addr). An IPv6 address serves IPv6
@@ -309,7 +318,9 @@ impl Listener {
                     }
                     Err(error) => {
                         self.counters.failed += 1;
-                        tracing::warn!(%peer, %error, "could not start a stream");
+                        if NOT_STARTED.admits(now) {
+                            tracing::warn!(%peer, %error, "could not start a stream");
+                        }
                     }
                 }
             } else {
@@ -349,14 +360,18 @@ impl Listener {
             .min_by_key(|(_, half_open)| half_open.since)?;
         let mut gone = self.half_open.get_mut(slot)?.take()?;
         self.counters.made_room += 1;
-        tracing::info!(peer = %gone.stream.peer_addr(), "a connection that says nothing makes room for another");
+        if MADE_ROOM.admits(now) {
+            tracing::info!(peer = %gone.stream.peer_addr(), "a connection that says nothing makes room for another");
+        }
         gone.stream.close(CloseReason::Abort);
         Some(slot)
     }
 
     fn pause(&mut self, now: Time, error: &io::Error) -> io::Result<()> {
         self.counters.exhausted += 1;
-        tracing::warn!(%error, "cannot accept connections for a while");
+        if PAUSED.admits(now) {
+            tracing::warn!(%error, "cannot accept connections for a while");
+        }
         self.paused_until = Some(now.after_ms(ACCEPT_PAUSE_MS));
         let nothing = Interest {
             read: false,
@@ -402,7 +417,9 @@ impl Listener {
         if matches!(half_open.stream.startup(), Startup::Request) && half_open.reply_data.is_none()
         {
             if let Err(error) = half_open.answer(now, answer) {
-                tracing::error!(peer = %half_open.stream.peer_addr(), %error, "could not answer an MPA Request");
+                if NOT_ANSWERED.admits(now) {
+                    tracing::error!(peer = %half_open.stream.peer_addr(), %error, "could not answer an MPA Request");
+                }
                 self.end(half_open);
                 return;
             }

@@ -10,3 +10,5 @@ mod kills;
 mod net;
 #[cfg(test)]
 mod network;
+#[cfg(test)]
+mod strangers;
