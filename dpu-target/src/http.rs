@@ -128,10 +128,12 @@ pub fn response(status: Status, media: &str, body: &str, head_only: bool) -> Vec
     out.into_bytes()
 }
 
-/// The response that says no more than its status.
+/// The response that says no more than its status, to a request whose octets so far are `request`: HEAD is answered with a
+/// head alone, whatever the answer (RFC 9110, section 9.3.2).
 #[must_use]
-pub fn refusal(status: Status) -> Vec<u8> {
-    response(status, TEXT, &format!("{}\n", status.line()), false)
+pub fn refusal(status: Status, request: &[u8]) -> Vec<u8> {
+    let head_only = request.starts_with(b"HEAD ");
+    response(status, TEXT, &format!("{}\n", status.line()), head_only)
 }
 
 #[cfg(test)]
@@ -184,7 +186,11 @@ mod tests {
         assert!(whole.contains("Content-Length: 3\r\n") && whole.ends_with("\r\n\r\nok\n"));
         let head = String::from_utf8(response(Status::Ok, TEXT, "ok\n", true)).unwrap();
         assert!(head.contains("Content-Length: 3\r\n") && head.ends_with("\r\n\r\n"));
-        let refused = String::from_utf8(refusal(Status::MethodNotAllowed)).unwrap();
+        let refused = String::from_utf8(refusal(
+            Status::MethodNotAllowed,
+            b"POST / HTTP/1.1\r\n\r\n",
+        ))
+        .unwrap();
         assert!(refused.contains("Allow: GET, HEAD\r\n"));
     }
 }

@@ -268,7 +268,7 @@ fn read_some(socket: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<bool> {
 fn parse_and_answer(head: &[u8], answers: &impl Answers) -> Option<Vec<u8>> {
     let (path, head_only) = match http::parse_head(head) {
         Head::Partial => return None,
-        Head::Refused(status) => return Some(http::refusal(status)),
+        Head::Refused(status) => return Some(http::refusal(status, head)),
         Head::Get { path, head_only } => (path, head_only),
     };
     let probe = |result: Result<(), String>| match result {
@@ -286,7 +286,7 @@ fn parse_and_answer(head: &[u8], answers: &impl Answers) -> Option<Vec<u8>> {
         "/metrics" => http::response(Status::Ok, http::TEXT, &answers.metrics(), head_only),
         "/status" => http::response(Status::Ok, http::JSON, &answers.status(), head_only),
         "/audit" => http::response(Status::Ok, http::JSON, &answers.audit(), head_only),
-        _ => http::refusal(Status::NotFound),
+        _ => http::refusal(Status::NotFound, head),
     })
 }
 
@@ -351,6 +351,23 @@ mod tests {
             ] {
                 let reply = ask(address, format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes());
                 assert!(reply.starts_with(start) && reply.ends_with(end), "{path}");
+            }
+        });
+    }
+
+    #[test]
+    fn head_has_no_body_whatever_the_answer() {
+        with_server(|address| {
+            for (request, status) in [
+                ("HEAD /healthz HTTP/1.1", "200"),
+                ("HEAD /readyz HTTP/1.1", "503"),
+                ("HEAD /nowhere HTTP/1.1", "404"),
+                ("HEAD / HTTP/3.0", "505"),
+                ("HEAD x HTTP/1.1", "400"),
+            ] {
+                let reply = ask(address, format!("{request}\r\n\r\n").as_bytes());
+                assert!(reply.starts_with(&format!("HTTP/1.1 {status}")), "{reply}");
+                assert!(reply.ends_with("\r\n\r\n"), "{request}: {reply}");
             }
         });
     }

@@ -22,12 +22,25 @@ struct TenantFile {
 /// [`Failure`] names the file and line, or the key and its value, and the remedy.
 pub(crate) fn effective(args: &ServeArgs) -> Result<TargetConfig, Failure> {
     let mut config = match &args.config {
-        Some(path) => target(path, &read(path)?)?,
+        Some(path) => {
+            let mut config = target(path, &read(path)?)?;
+            beside(path, &mut config.tenants);
+            config
+        }
         None => TargetConfig::default(),
     };
     lay_over(&mut config, args);
     if let Some(path) = &args.tenant_file {
-        config.tenants.extend(tenants(path, &read(path)?)?);
+        let mut named = tenants(path, &read(path)?)?;
+        if named.is_empty() {
+            // With no tenants nobody is authenticated: the contrary of what the flag asks for.
+            return Err(Failure::usage(
+                format_args!("{} names no tenants", path.display()),
+                "add them ([[tenants]] with name and key), or leave out --tenant-file to authenticate nobody",
+            ));
+        }
+        beside(path, &mut named);
+        config.tenants.extend(named);
     }
     config.load_keys().map_err(|e| wrong(args, &e))?;
     config.validate().map_err(|e| wrong(args, &e))?;
@@ -48,6 +61,14 @@ fn wrong(args: &ServeArgs, error: &ConfigError) -> Failure {
         ))
     } else {
         failure
+    }
+}
+
+/// Key files are looked for from the directory of the file that names them, wherever the command is run.
+fn beside(file: &Path, tenants: &mut [TenantConfig]) {
+    let directory = file.parent().unwrap_or_else(|| Path::new(""));
+    for key_file in tenants.iter_mut().filter_map(|t| t.key_file.as_mut()) {
+        *key_file = directory.join(&*key_file);
     }
 }
 
@@ -199,6 +220,36 @@ mod tests {
         };
         let said = effective(&args).unwrap_err().to_string();
         assert!(said.contains("allow_unauthenticated"), "{said}");
+    }
+
+    #[test]
+    fn a_key_file_is_looked_for_beside_the_file_that_names_it() {
+        file("beside.key", "000102030405060708090a0b0c0d0e0f\n");
+        let key = format!("kbtp-config-{}-beside.key", std::process::id());
+        let text = format!("[[tenants]]\nname = \"blue\"\nkey_file = \"{key}\"\n");
+        let tenants = file("beside", &text);
+        let by_flag = ServeArgs {
+            tenant_file: Some(tenants.clone()),
+            ..ServeArgs::default()
+        };
+        let by_config = ServeArgs {
+            config: Some(tenants),
+            ..ServeArgs::default()
+        };
+        for args in [by_flag, by_config] {
+            let config = effective(&args).unwrap();
+            assert_eq!(config.tenants[0].key.as_ref().unwrap().as_bytes().len(), 16);
+        }
+    }
+
+    #[test]
+    fn a_tenant_file_without_tenants_is_refused() {
+        let args = ServeArgs {
+            tenant_file: Some(file("nobody", "tenants = []\n")),
+            ..ServeArgs::default()
+        };
+        let said = effective(&args).unwrap_err().to_string();
+        assert!(said.contains("names no tenants"), "{said}");
     }
 
     #[test]

@@ -1,21 +1,27 @@
 //! A process of our own that says on its first line, in JSON, that it is ready, and stops when its standard input
 //! ends: so it cannot outlive the one that started it.
 
+use crate::driver::ends_within;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 /// Octets of the first line at most: addresses and a few numbers.
 const READY_MAX: u64 = 64 << 10;
+
+/// How long a process has to stop once it is told: a target drains for 10 s, and an agent waits 30 s for its target. One
+/// that hangs, or was stopped by somebody else, must not keep whoever started it.
+const STOP_WAIT: Duration = Duration::from_secs(40);
 
 /// The process.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
-    /// Kept open: a process that logs to a closed pipe fails.
-    _stdout: BufReader<ChildStdout>,
+    /// It ends when the process does.
+    stdout: BufReader<ChildStdout>,
     ready: Value,
 }
 
@@ -54,7 +60,7 @@ impl Daemon {
         if let Ok(ready) = serde_json::from_str(&line) {
             return Ok(Self {
                 child,
-                _stdout: stdout,
+                stdout,
                 ready,
             });
         }
@@ -91,17 +97,29 @@ impl Daemon {
     /// Ends its input and waits until it has stopped.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says, or that it had not stopped in time and was killed.
     pub fn stop(mut self) -> io::Result<ExitStatus> {
+        self.end(STOP_WAIT)
+    }
+
+    fn end(&mut self, wait: Duration) -> io::Result<ExitStatus> {
         drop(self.child.stdin.take());
-        self.child.wait()
+        if ends_within(self.stdout.get_mut(), wait)? {
+            return self.child.wait();
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        let said = format!("it had not stopped in {}s and was killed", wait.as_secs());
+        Err(io::Error::new(io::ErrorKind::TimedOut, said))
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        drop(self.child.wait());
+        // One that was stopped has ended, and is not waited for again.
+        if let Err(error) = self.end(STOP_WAIT) {
+            tracing::warn!("process {}: {error}", self.child.id());
+        }
     }
 }
 
@@ -120,6 +138,14 @@ mod tests {
         assert!(daemon.address("/admin").is_err());
         assert!(daemon.pid() > 0);
         assert_eq!(daemon.stop().unwrap().code(), Some(3));
+    }
+
+    #[test]
+    fn one_that_does_not_stop_is_killed() {
+        let mut daemon = shell("echo 1; exec sleep 1000").unwrap();
+        let error = daemon.end(Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(!daemon.stop().unwrap().success());
     }
 
     #[test]

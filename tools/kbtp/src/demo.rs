@@ -5,16 +5,21 @@ use crate::daemon::Daemon;
 use crate::driver::Interrupt;
 use crate::failure::Failure;
 use crate::output;
+use crate::own_target::wrong_config;
 use crate::replay::{self, Plan, Report};
 use crate::session;
 use crate::status;
 use crate::trace::TraceReader;
+use kbtp_target::TargetConfig;
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 use serde::Serialize;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::net::SocketAddr as UnixAddr;
 use std::path::{Path, PathBuf};
 
 /// The trace that comes with this program: `kbtp trace generate` wrote it.
@@ -32,10 +37,12 @@ struct DemoReport {
 /// # Errors
 /// [`Failure`] if a process does not start or does not stop well, or the replay fails.
 pub(crate) fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
+    check(args)?;
     // First of all: the processes inherit the blocked signals too, and take them from a descriptor as this one does.
     let interrupt = Interrupt::take()?;
     let dir = TempDir::new()?;
-    let socket = dir.path.join("agent.sock");
+    leave_nothing(&interrupt, vec![], &dir);
+    let socket = socket_in(&dir)?;
     let me = std::env::current_exe().map_err(|e| {
         Failure::operation(format_args!("cannot find this program: {e}"), "mount /proc")
     })?;
@@ -56,6 +63,7 @@ pub(crate) fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     target_args.push(format!("--quota={}", args.blocks).into());
     target_args.extend(shape.iter().map(OsString::from));
     let target = start("target", &me, &target_args)?;
+    leave_nothing(&interrupt, vec![target.pid(), agent.pid()], &dir);
 
     let addr = |pointer| {
         target
@@ -82,14 +90,7 @@ pub(crate) fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
             interrupt: interrupt.clone(),
         })
     };
-    let report = if let Some(path) = &args.trace {
-        let mut trace = TraceReader::open(path)?;
-        replay::replay(&plan(path.metadata().map_or(0, |m| m.len()))?, &mut trace)?
-    } else {
-        let length = u64::try_from(SAMPLE.len()).unwrap_or(0);
-        let mut trace = TraceReader::new(SAMPLE, "the sample trace".to_owned());
-        replay::replay(&plan(length)?, &mut trace)?
-    };
+    let report = replayed(args, plan)?;
     let status = status::fetch(admin)?;
     stop("target", target)?;
     stop("agent", agent)?;
@@ -104,6 +105,50 @@ pub(crate) fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
             status::text(&report.status)
         )
     })
+}
+
+/// What the processes would refuse is wrong usage of this command.
+fn check(args: &DemoArgs) -> Result<(), Failure> {
+    let shape = TargetConfig {
+        block_size: args.block_size,
+        blocks: args.blocks,
+        ..TargetConfig::default()
+    };
+    shape.validate().map_err(|e| wrong_config(&e))
+}
+
+fn socket_in(dir: &TempDir) -> Result<PathBuf, Failure> {
+    let socket = dir.path.join("agent.sock");
+    if UnixAddr::from_pathname(&socket).is_err() {
+        return Err(Failure::operation(
+            format_args!("{} is too long for the path of a socket", socket.display()),
+            "name a directory with a shorter path in TMPDIR",
+        ));
+    }
+    Ok(socket)
+}
+
+/// Ends the processes and removes the directory, should this process end without having come to it.
+fn leave_nothing(interrupt: &Interrupt, pids: Vec<u32>, dir: &TempDir) {
+    let path = dir.path.clone();
+    interrupt.on_abandon(move || {
+        pids.into_iter().for_each(kill);
+        remove(&path);
+    });
+}
+
+/// What came of the trace that was asked for, replayed as `plan` has it for one of so many octets.
+fn replayed(
+    args: &DemoArgs,
+    plan: impl Fn(u64) -> Result<Plan, Failure>,
+) -> Result<Report, Failure> {
+    if let Some(path) = &args.trace {
+        let mut trace = TraceReader::open(path)?;
+        return replay::replay(&plan(path.metadata().map_or(0, |m| m.len()))?, &mut trace);
+    }
+    let length = u64::try_from(SAMPLE.len()).unwrap_or(0);
+    let mut trace = TraceReader::new(SAMPLE, "the sample trace".to_owned());
+    replay::replay(&plan(length)?, &mut trace)
 }
 
 fn start(what: &str, program: &Path, args: &[OsString]) -> Result<Daemon, Failure> {
@@ -153,9 +198,21 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        if let Err(e) = fs::remove_dir_all(&self.path) {
-            tracing::warn!("{} is left behind: {e}", self.path.display());
-        }
+        remove(&self.path);
+    }
+}
+
+fn remove(dir: &Path) {
+    if let Err(e) = fs::remove_dir_all(dir) {
+        tracing::warn!("{} is left behind: {e}", dir.display());
+    }
+}
+
+/// Ends a process of this command, whatever it does: it may be stopped.
+fn kill(pid: u32) {
+    let killed = i32::try_from(pid).map(|pid| signal::kill(Pid::from_raw(pid), Signal::SIGKILL));
+    if !matches!(killed, Ok(Ok(()))) {
+        tracing::warn!("process {pid} is left behind");
     }
 }
 

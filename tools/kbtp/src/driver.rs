@@ -1,17 +1,18 @@
 //! The one place of this command that reads the clock, waits for signals and asks the system for random octets.
 
 use crate::failure::Failure;
+use crate::output::note;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::AsFd as _;
-use std::sync::Arc;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The time now.
 #[expect(
@@ -82,6 +83,16 @@ pub fn random_id() -> Result<[u8; 16], Failure> {
             )
         })?;
     Ok(id)
+}
+
+/// Has a file that may not grow (`ulimit -f`) be an error of the write, as a full disk is: what failed can be put in order
+/// then. Else SIGXFSZ ends the process. Call it before any thread is started: threads, and processes, inherit it.
+pub(crate) fn take_limits_as_errors() {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGXFSZ);
+    if let Err(error) = set.thread_block() {
+        tracing::warn!(%error, "SIGXFSZ cannot be blocked");
+    }
 }
 
 fn stop_set() -> SigSet {
@@ -155,6 +166,11 @@ impl StopSignals {
         }
     }
 
+    /// The next one has its default action, on the calling thread; whether that could be had.
+    fn open() -> bool {
+        stop_set().thread_unblock().is_ok()
+    }
+
     /// Ends the process by this signal, as if nobody had taken it.
     pub fn end_by(&self, signal: Signal) {
         if let Err(error) = nix::sys::signal::raise(signal) {
@@ -209,36 +225,75 @@ impl StopSignals {
     }
 }
 
+/// How long work has to come to its next step after a signal. A step takes milliseconds, unless it waits for somebody who
+/// is stopped or gone: then it would wait for its own time limit, of 5 s and more.
+const STEP_WAIT_MS: u16 = 3_000;
+
 /// SIGTERM and SIGINT as a question that work asks between its steps, so that it can put things back before it ends.
 #[derive(Clone, Debug)]
-pub struct Interrupt {
-    asked: Arc<AtomicBool>,
+pub struct Interrupt(Arc<Asked>);
+
+#[derive(Default)]
+struct Asked {
+    /// A signal came.
+    came: AtomicBool,
+    /// The work has seen that.
+    heard: AtomicBool,
+    /// What to do if it does not come to see it.
+    abandon: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl std::fmt::Debug for Asked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Asked")
+            .field("came", &self.came)
+            .field("heard", &self.heard)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Interrupt {
-    /// Takes the signals. The second one ends the process at once, for work that does not come to its next step. Call
-    /// it before any other thread is started.
+    /// Takes the signals. Work that does not come to its next step in time is [abandoned](Self::on_abandon), and the
+    /// second signal ends the process at once. Call it before any other thread is started.
     ///
     /// # Errors
     /// [`Failure`] if the system refuses.
     pub fn take() -> Result<Self, Failure> {
         let signals = StopSignals::take()?;
-        let asked = Arc::new(AtomicBool::new(false));
+        let asked = Arc::new(Asked::default());
         let tell = Arc::clone(&asked);
         start("signals", move || {
             // If it cannot be waited for them, the first has its default action too.
-            if signals.wait(false).is_ok() {
-                tell.store(true, Ordering::Relaxed);
+            if let Ok(Stop::Signal(signal)) = signals.wait(false) {
+                tell.came.store(true, Ordering::Relaxed);
+                if StopSignals::open() && !tell.is_heard_in_time() {
+                    tell.abandon(signal);
+                    signals.end_by(signal);
+                }
             }
             signals.give_back();
         })?;
-        Ok(Self { asked })
+        Ok(Self(asked))
+    }
+
+    /// What to do, on another thread, before the process ends because its work did not come to its next step.
+    pub fn on_abandon(&self, act: impl FnOnce() + Send + 'static) {
+        let mut slot = self
+            .0
+            .abandon
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(Box::new(act));
     }
 
     /// Whether a signal came.
     #[must_use]
     pub fn came(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
+        let asked = self.0.came.load(Ordering::Relaxed);
+        if asked {
+            self.0.heard.store(true, Ordering::Relaxed);
+        }
+        asked
     }
 
     /// # Errors
@@ -251,6 +306,45 @@ impl Interrupt {
             format_args!("interrupted {doing}"),
             "run the command again",
         ))
+    }
+}
+
+impl Asked {
+    /// Waits as long as a step may take.
+    fn is_heard_in_time(&self) -> bool {
+        if let Err(error) = poll(&mut [], PollTimeout::from(STEP_WAIT_MS)) {
+            tracing::debug!(%error, "the wait for the work was cut short");
+        }
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    fn abandon(&self, signal: Signal) {
+        note(&format!(
+            "kbtp: {signal}: ended; the work had not come to its next step in {}s",
+            STEP_WAIT_MS / 1_000
+        ));
+        let mut slot = self.abandon.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(act) = slot.take() {
+            act();
+        }
+    }
+}
+
+/// Reads `out` until it ends, for as long as `wait`; whether it ended. What it gives is not kept.
+pub(crate) fn ends_within(out: &mut (impl io::Read + AsFd), wait: Duration) -> io::Result<bool> {
+    let began = now();
+    let mut swallow = [0; 512];
+    loop {
+        let left = wait.saturating_sub(began.elapsed());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(out.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, timeout) {
+            Ok(0) => return Ok(false),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(_) if ended(&out.read(&mut swallow)) => return Ok(true),
+            Ok(_) => {}
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! How a command fails: one line that names the thing and the remedy, or one JSON object with both, and an exit code.
 
+use crate::output::visible;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -159,6 +160,7 @@ fn one_line(text: &str) -> String {
     text.split('\n')
         .map(str::trim)
         .filter(|l| !l.is_empty())
+        .map(visible)
         .collect::<Vec<_>>()
         .join(" ")
 }

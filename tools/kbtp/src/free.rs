@@ -10,6 +10,7 @@ use crate::units::count;
 use kbtp_initiator::{ClientError, FreeItem, Generation, Handle, InitiatorId, LoadItem, Status};
 use serde::Serialize;
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -76,9 +77,19 @@ fn free_map(args: &FreeArgs, named: &Path) -> Result<Report, Failure> {
         .close()
         .map_err(|e| session::failed("cannot end the session", &e))?;
     if !args.keep_map {
-        fs::remove_file(&path).map_err(|e| Failure::file("remove the map", &path, &e))?;
+        remove(&path).map_err(|e| Failure::file("remove the map", &path, &e))?;
     }
     Ok(report)
+}
+
+/// Removes the map, and the link if it was named by one: the map itself first.
+fn remove(path: &Path) -> io::Result<()> {
+    let map = fs::canonicalize(path)?;
+    fs::remove_file(&map)?;
+    if fs::symlink_metadata(path).is_ok_and(|at| at.is_symlink()) {
+        fs::remove_file(path)?;
+    }
+    Ok(())
 }
 
 /// Frees whatever the initiator `id` has bound.

@@ -59,6 +59,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(e) => return usage::failure(&e, &args).tell("kbtp", usage::wants_json(&args)),
     };
     log(&cli);
+    driver::take_limits_as_errors();
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.tell("kbtp", cli.json),

@@ -3,8 +3,37 @@
 use crate::failure::Failure;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
+
+/// `text` with each control character but the line feed written out: what others say must not steer the terminal.
+#[must_use]
+pub(crate) fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && c != '\n' {
+            out.extend(c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// JSON with the control characters that JSON lets stand written out.
+fn visible_json(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && c != '\n' {
+            // Writing to a String cannot fail.
+            let _infallible = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
 
 /// Lines of a name and a value, the values aligned.
 #[derive(Debug, Default)]
@@ -21,7 +50,8 @@ impl Sheet {
 
     /// Adds a line.
     pub fn row(&mut self, name: &str, value: impl std::fmt::Display) {
-        self.rows.push((name.to_owned(), value.to_string()));
+        self.rows
+            .push((name.to_owned(), visible(&value.to_string())));
     }
 
     /// The text, each line ended.
@@ -54,7 +84,10 @@ impl Table {
     }
 
     /// Adds a line.
-    pub fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, mut cells: Vec<String>) {
+        for cell in &mut cells {
+            *cell = visible(cell);
+        }
         self.rows.push(cells);
     }
 
@@ -104,7 +137,7 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string_pretty(value)
         .map_err(|e| Failure::operation(format_args!("cannot form JSON: {e}"), "report this"))?;
     text.push('\n');
-    print(&text)
+    print(&visible_json(&text))
 }
 
 /// Prints JSON if asked for, else the text for people.
@@ -150,7 +183,7 @@ pub fn ready(
 
 /// Says something about the work on standard error. A closed standard error is no reason to stop.
 pub fn note(text: &str) {
-    drop(writeln!(io::stderr().lock(), "{text}"));
+    drop(writeln!(io::stderr().lock(), "{}", visible(text)));
 }
 
 /// Progress over `total` units of work: on standard error, only if that is a terminal, and only once the work has

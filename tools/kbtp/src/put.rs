@@ -68,6 +68,7 @@ pub(crate) fn run(args: &PutArgs, json: bool) -> Result<(), Failure> {
         ));
     }
     let began = driver::now();
+    tell_what_stays(&interrupt, Id(id), args.at.target);
     let mut writer = Writer::new(&mut session, interrupt)?;
     let stored = writer.store_all(&sources).and_then(|files| {
         let map = Map {
@@ -110,6 +111,15 @@ pub(crate) fn run(args: &PutArgs, json: bool) -> Result<(), Failure> {
         map: map_path,
     };
     output::report(json, &report, || text(&report))
+}
+
+/// Says how to free what was stored, should the process end without having come to free it.
+fn tell_what_stays(interrupt: &Interrupt, id: Id, target: SocketAddr) {
+    interrupt.on_abandon(move || {
+        output::note(&format!(
+            "kbtp: what was stored stays until its lease ends; to free it before: kbtp free --initiator {id} --target {target}"
+        ));
+    });
 }
 
 fn text(report: &Report) -> String {

@@ -88,11 +88,14 @@ pub(crate) fn failed(doing: &str, error: &ClientError) -> Failure {
         ClientError::Session { .. } if error.status() == Some(Status::NotAuthorized) => {
             "check --tenant and --key-file"
         }
+        _ if error.is_disconnected() => REMEDY_CUT_OFF,
         _ => error.status().map_or(REMEDY_OTHER, remedy),
     };
     Failure::operation(format_args!("{doing}: {}", chain(error)), remedy)
 }
 
+const REMEDY_CUT_OFF: &str = "the target ended, or ended this session: another one of the same owner takes its place (put, free and \
+     get --owner are the owner's); see the target's log, and run the command again";
 const REMEDY_OTHER: &str = "see the target's log";
 
 fn remedy(status: Status) -> &'static str {

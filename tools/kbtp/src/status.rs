@@ -53,10 +53,45 @@ pub fn read(page: &[u8]) -> Result<Value, String> {
     let text = str::from_utf8(page).map_err(|_| "octets that are not text")?;
     let (head, body) = text.split_once("\r\n\r\n").ok_or("no HTTP response")?;
     let line = head.lines().next().unwrap_or("");
-    if line.split(' ').nth(1) != Some("200") {
+    if !line.starts_with("HTTP/") || line.split(' ').nth(1) != Some("200") {
         return Err(format!("'{line}'"));
     }
-    serde_json::from_str(body).map_err(|e| format!("no JSON ({e})"))
+    let length = head
+        .lines()
+        .filter_map(|header| header.split_once(':'))
+        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    if let Some((_, says)) = length
+        && says.trim().parse() != Ok(body.len())
+    {
+        let says = says.trim();
+        return Err(format!(
+            "a page of {} octets that says it has {says}",
+            body.len()
+        ));
+    }
+    let found: Value = serde_json::from_str(body).map_err(|e| format!("no JSON ({e})"))?;
+    match missing(&found) {
+        None => Ok(found),
+        Some(pointer) => Err(format!("JSON that has no {pointer}")),
+    }
+}
+
+/// The first thing that each status has and this one lacks.
+fn missing(status: &Value) -> Option<&'static str> {
+    let is = |pointer: &str, kind: fn(&Value) -> bool| status.pointer(pointer).is_some_and(kind);
+    [
+        ("/build/version", Value::is_string as fn(&Value) -> bool),
+        ("/phase", Value::is_string),
+        ("/instance", Value::is_string),
+        ("/listen", Value::is_array),
+        ("/pool/blocks", Value::is_u64),
+        ("/pool/block_size", Value::is_u64),
+        ("/sessions", Value::is_array),
+        ("/leases", Value::is_array),
+    ]
+    .into_iter()
+    .find(|(pointer, kind)| !is(pointer, *kind))
+    .map(|(pointer, _)| pointer)
 }
 
 fn get(addr: SocketAddr) -> io::Result<Vec<u8>> {
@@ -202,6 +237,58 @@ mod tests {
             said.contains("0.1.0 running, software over iwarp-tcp"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn what_is_no_status_is_said_not_to_be_one() {
+        let status = r#"{"build":{"version":"1"},"phase":"running","instance":"ab","listen":[],"pool":{"blocks":1,"block_size":4096},"sessions":[],"leases":[]}"#;
+        let page = |head: &str, body: &str| read(format!("{head}\r\n\r\n{body}").as_bytes());
+        let ok = "HTTP/1.1 200 OK";
+        assert!(page(ok, status).is_ok());
+        let right = format!("{ok}\r\ncontent-length: {}", status.len());
+        assert!(page(&right, status).is_ok());
+        for (head, body, said) in [
+            (ok, "{}", "no /build/version"),
+            (ok, "[1,2]", "no /build/version"),
+            (ok, "null", "no /build/version"),
+            (
+                ok,
+                &status.replace("4096", "\"4096\""),
+                "no /pool/block_size",
+            ),
+            (ok, "<html>", "no JSON"),
+            ("HTTP/1.1 404 Not Found", status, "404"),
+            ("220 200 x", status, "220"),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 7",
+                status,
+                "says it has 7",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: x",
+                status,
+                "says it has x",
+            ),
+        ] {
+            let error = page(head, body).unwrap_err();
+            assert!(error.contains(said), "{body}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_a_stranger_says_cannot_steer_the_terminal() {
+        let evil = "\u{1b}]0;x\u{7}\u{9b}2J\r";
+        let status = serde_json::json!({
+            "phase": evil, "listen": [evil], "agent": evil,
+            "sessions": [{"tenant": evil}], "leases": [{"initiator": evil}],
+        });
+        let said = text(&status);
+        assert!(
+            said.chars().all(|c| c == '\n' || !c.is_control()),
+            "{said:?}"
+        );
+        let failure = Failure::operation(evil, evil).to_string();
+        assert!(failure.chars().all(|c| !c.is_control()), "{failure:?}");
     }
 
     #[test]

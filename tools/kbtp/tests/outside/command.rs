@@ -390,3 +390,20 @@ fn a_configuration_without_end_is_refused() {
     let said = fails(1, &["serve", "--config", "/dev/zero"]);
     assert!(said.contains("longer than"), "{said}");
 }
+
+#[test]
+fn a_demo_that_cannot_be_is_wrong_usage_and_names_the_remedy() {
+    for (flag, said) in [
+        ("--blocks=0", "blocks = 0: "),
+        ("--block-size=1", "block_size = 1"),
+    ] {
+        let got = fails(2, &["demo", flag]);
+        assert!(got.contains(said), "{got}");
+    }
+    let deep = dir("deep").join("d".repeat(100));
+    std::fs::create_dir_all(&deep).unwrap();
+    let (code, _, said) = finish(kbtp(&["demo"]).env("TMPDIR", &deep));
+    assert_eq!(code, 1);
+    assert!(said.contains("TMPDIR"), "{said}");
+    assert_eq!(std::fs::read_dir(&deep).unwrap().count(), 0);
+}

@@ -414,6 +414,39 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
+fn a_map_that_cannot_be_written_leaves_nothing_bound() {
+    let target = serve(&["--block-size=4KiB", "--blocks=16", "--lease=forever"]);
+    let dir = dir("limit");
+    let f = file(&dir, "x", 5000);
+    let script = format!(
+        "ulimit -f 0; exec {KBTP} put {} --target {}",
+        text(&f),
+        target.addr
+    );
+    let mut shell = std::process::Command::new("sh");
+    let (code, _, said) = finish(shell.args(["-c", &script]));
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("x.kbtp.json"), "{said}");
+    assert_eq!(target.status("/pool/blocks_bound"), 0);
+    assert!(!dir.join("x.kbtp.json").exists());
+    target.stop();
+}
+
+#[test]
+fn a_map_named_by_a_link_goes_with_its_link() {
+    let target = serve(&["--block-size=4KiB", "--blocks=16"]);
+    let dir = dir("link");
+    let f = file(&dir, "x", 5000);
+    ok(&["put", "--target", &target.addr, text(&f)]);
+    let (map, link) = (dir.join("x.kbtp.json"), dir.join("link.kbtp.json"));
+    std::os::unix::fs::symlink("x.kbtp.json", &link).unwrap();
+    ok(&["free", text(&link)]);
+    assert!(!map.exists() && link.symlink_metadata().is_err());
+    assert_eq!(target.status("/pool/blocks_bound"), 0);
+    target.stop();
+}
+
+#[test]
 fn stat_shows_what_a_session_is_granted() {
     let target = serve(&["--block-size=4KiB", "--blocks=16", "--lease=forever"]);
     let grant = json(&["stat", "--target", &target.addr]);

@@ -218,3 +218,63 @@ fn a_service_serves_though_nobody_reads_what_it_says() {
         logged(&log, "SIGTERM: stopping");
     }
 }
+
+#[test]
+fn one_signal_ends_work_that_waits_for_a_target_that_is_stopped() {
+    let dir = dir("waits");
+    let f = dir.join("f");
+    std::fs::write(&f, [7; 5000]).unwrap();
+    let target = serve(&SMALL);
+    signal(target.daemon.pid(), Signal::SIGSTOP);
+    let log = dir.join("log");
+    let put = ["put", f.to_str().unwrap(), "--target", &target.addr];
+    let mut put = spawn(&put, Stdio::null(), Stdio::null(), &log);
+    // It has taken the signals: they are in its mask, and one thread waits for them.
+    let threads = PathBuf::from(format!("/proc/{}/task", put.0.id()));
+    until("the thread that waits for signals", || {
+        (std::fs::read_dir(&threads).unwrap().count() > 1).then_some(())
+    });
+    signal(put.0.id(), Signal::SIGTERM);
+    let status = put.ended();
+    signal(target.daemon.pid(), Signal::SIGCONT);
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{status}");
+    logged(&log, "the work had not come to its next step");
+    target.stop();
+}
+
+/// Whether the process is there, and not only what is left of it for its parent.
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+#[test]
+fn one_signal_ends_a_demo_whose_target_is_stopped_and_leaves_nothing() {
+    let temp = dir("stopped");
+    let log = dir("stopped-log").join("log");
+    let fifo = log.with_file_name("trace");
+    // Nobody writes it: the demo waits for its trace, with agent and target there.
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut command = kbtp(&["demo", fifo.to_str().unwrap()]);
+    command.args(SMALL).env("TMPDIR", &temp);
+    let to = File::create(&log).unwrap();
+    let mut demo = Running(command.stdout(Stdio::null()).stderr(to).spawn().unwrap());
+    logged(&log, "target is process");
+    let said = std::fs::read_to_string(&log).unwrap();
+    let pids: Vec<u32> = said
+        .split("is process ")
+        .skip(1)
+        .map(|rest| rest.split([' ', ',']).next().unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(pids.len(), 2, "{said}");
+    signal(pids[1], Signal::SIGSTOP);
+    signal(demo.0.id(), Signal::SIGTERM);
+    let status = demo.ended();
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{status}");
+    until("agent and target are gone", || {
+        (!pids.iter().any(|pid| lives(*pid))).then_some(())
+    });
+    assert_eq!(std::fs::read_dir(&temp).unwrap().count(), 0);
+}
