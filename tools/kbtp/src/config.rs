@@ -224,10 +224,9 @@ mod tests {
 
     #[test]
     fn a_key_file_is_looked_for_beside_the_file_that_names_it() {
-        file("beside.key", "000102030405060708090a0b0c0d0e0f\n");
-        let key = format!("kbtp-config-{}-beside.key", std::process::id());
-        let text = format!("[[tenants]]\nname = \"blue\"\nkey_file = \"{key}\"\n");
-        let tenants = file("beside", &text);
+        let (_scratch, tenants) = file("[[tenants]]\nname = \"blue\"\nkey_file = \"blue.key\"\n");
+        let key = tenants.with_file_name("blue.key");
+        std::fs::write(key, "000102030405060708090a0b0c0d0e0f\n").unwrap();
         let by_flag = ServeArgs {
             tenant_file: Some(tenants.clone()),
             ..ServeArgs::default()
@@ -244,8 +243,9 @@ mod tests {
 
     #[test]
     fn a_tenant_file_without_tenants_is_refused() {
+        let (_scratch, nobody) = file("tenants = []\n");
         let args = ServeArgs {
-            tenant_file: Some(file("nobody", "tenants = []\n")),
+            tenant_file: Some(nobody),
             ..ServeArgs::default()
         };
         let said = effective(&args).unwrap_err().to_string();
