@@ -145,6 +145,8 @@ mod tests {
         });
     }
 
+    type Change = fn(&mut TargetConfig);
+
     #[test]
     fn quotas_and_checks_go_by_the_agents_pool() {
         with_agent("shape", |socket, _| {
@@ -160,7 +162,7 @@ mod tests {
             session.close().unwrap();
             target.shutdown_handle().drain();
             target.join().unwrap();
-            let wrong: [(&str, fn(&mut TargetConfig)); 4] = [
+            let wrong: [(&str, Change); 4] = [
                 ("default_quota = 65", |c| c.default_quota = Some(65)),
                 ("max_quota = 15", |c| c.max_quota = Some(15)),
                 ("handles = 63", |c| c.handles = Some(63)),
