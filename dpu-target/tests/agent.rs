@@ -162,9 +162,8 @@ mod tests {
             session.close().unwrap();
             target.shutdown_handle().drain();
             target.join().unwrap();
-            let wrong: [(&str, Change); 4] = [
+            let wrong: [(&str, Change); 3] = [
                 ("default_quota = 65", |c| c.default_quota = Some(65)),
-                ("max_quota = 15", |c| c.max_quota = Some(15)),
                 ("handles = 63", |c| c.handles = Some(63)),
                 ("max_inline = 8KiB", |c| c.max_inline = 8192),
             ];
