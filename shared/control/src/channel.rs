@@ -7,8 +7,8 @@ use crate::limits::{CALL_TIMEOUT, DETACH_TIMEOUT};
 use crate::socket::{SeqSocket, address, open};
 use crate::{
     AgentEvent, AgentLink, ControlError, Frame, FrameError, FromAgent, HandOver, Hello, LinkCutter,
-    Mechanism, Mechanisms, PoolAttachment, PoolGrant, RegionGrant, RegionName, Role, SideAttachment,
-    StatusReport, ToAgent, Welcome,
+    Mechanism, Mechanisms, PoolAttachment, PoolGrant, RegionGrant, RegionName, Role,
+    SideAttachment, StatusReport, ToAgent, Welcome,
 };
 use kbtp_memory::Region;
 use rustix::event::PollFlags;
