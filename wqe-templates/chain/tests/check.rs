@@ -16,6 +16,7 @@ mod tests {
     };
     use kbtp_mlx5::{Field, Opcode};
     use kbtp_wire::EntryFlags;
+    use std::collections::BTreeSet;
 
     fn rows(template: &Template) -> impl Fn(Outcome, EntryFlags, Variant) -> Record + '_ {
         |outcome, flags, variant| Record::of(template, variant.action(outcome, flags))
@@ -25,6 +26,29 @@ mod tests {
         let mut findings = check(template, &placement().sizes);
         findings.extend(check_rows(template, rows(template)));
         findings
+    }
+
+    #[test]
+    fn each_rule_says_what_it_asks() {
+        let said: BTreeSet<_> = Rule::ALL.iter().map(|rule| rule.says()).collect();
+        assert_eq!(said.len(), Rule::ALL.len());
+        let finding = Finding {
+            rule: Rule::R9Aligned,
+            wqe: "FA",
+            what: "what".to_owned(),
+        };
+        assert_eq!(finding.to_string(), "R9Aligned: FA: what");
+    }
+
+    #[test]
+    fn longer_requests_lie_in_the_sink() {
+        let template = full(BLOCK);
+        let longer = template.clone().with_capacity(template.capacity + 100);
+        assert_eq!(longer.capacity, template.capacity + 100);
+        let last = |t: &Template| t.receive.last().unwrap().spot.len;
+        assert_eq!(last(&longer), last(&template) + 100);
+        assert_eq!(longer.clone().with_capacity(0), longer);
+        assert_eq!(all(&longer), []);
     }
 
     #[test]

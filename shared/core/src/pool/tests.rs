@@ -710,6 +710,33 @@ fn the_block_of_an_orphaned_ticket_comes_back() {
     assert_eq!(pool.usage().free, 2);
 }
 
+#[test]
+fn what_a_device_took_and_did_not_use_comes_back_once() {
+    let pool = pool(2);
+    pool.serve_by_device();
+    // Not looked at yet: its slot still has the block.
+    let unread = pool.take(Home::Shared).unwrap();
+    // Consumed: the block is in nobody's hands.
+    let ticket = pool.take(Home::Shared).unwrap();
+    let block = pool.consume(Home::Shared, ticket, OURS).unwrap();
+    let offset = pool.geometry.offset_of(block);
+    pool.put_back_taken(ticket, Some(offset));
+    // That one's slot is not read yet, so that the block is still to come for who takes it next.
+    let waits = pool.take(Home::Shared).unwrap();
+    pool.put_back_taken(waits, Some(BlockOffset(0x1234)));
+    pool.put_back_taken(unread, None);
+    pool.settle();
+    let audit = clean(&pool);
+    assert_eq!((audit.in_rings, audit.elsewhere), (2, 0), "{audit:?}");
+    // Of a block that nobody knows there is nothing to give back.
+    let lost = pool.take(Home::Shared).unwrap();
+    let block = pool.consume(Home::Shared, lost, OURS).unwrap();
+    pool.put_back_taken(lost, None);
+    assert_eq!(clean(&pool).elsewhere, 1);
+    pool.put_back_taken(lost, Some(pool.geometry.offset_of(block)));
+    assert_eq!(clean(&pool).in_rings, 2);
+}
+
 /// Rows belong to a trust domain by the granule, 64 here.
 //= test kbtp-p7-not-valid-foreign
 #[test]

@@ -1,4 +1,5 @@
 mod admission;
+mod device;
 mod direct;
 mod oracle;
 mod order;
