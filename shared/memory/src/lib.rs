@@ -18,6 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod barrier;
 pub mod crc32c;
 mod error;
 pub mod limits;

@@ -80,7 +80,7 @@ impl CqReader {
             return None;
         }
         // The last octet says that the rest is there; it must be read before.
-        core::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
+        kbtp_memory::barrier::from_device();
         let mut octets = [0; Cqe::LEN];
         self.region.read(at, &mut octets).ok()?;
         Cqe::decode(&octets).ok()

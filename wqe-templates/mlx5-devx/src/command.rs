@@ -84,6 +84,13 @@ impl Command {
         self.octets.extend_from_slice(octets);
     }
 
+    /// What it asks, by its number.
+    #[must_use]
+    pub fn opcode(&self) -> u16 {
+        let [_, _, high, low] = OPCODE.get32(&self.octets).to_be_bytes();
+        u16::from_be_bytes([high, low])
+    }
+
     /// Its octets.
     #[must_use]
     pub fn as_octets(&self) -> &[u8] {
@@ -135,9 +142,8 @@ pub fn check(request: &Command, answer: &[u8]) -> Result<(), Refused> {
     if status == 0 {
         return Ok(());
     }
-    let [_, _, high, low] = OPCODE.get32(request.as_octets()).to_be_bytes();
     Err(Refused {
-        opcode: u16::from_be_bytes([high, low]),
+        opcode: request.opcode(),
         status,
         syndrome: Bits::new(0x20, 32).get32(answer),
     })

@@ -14,7 +14,6 @@ use kbtp_memory::{MapError, PageOptions, Region};
 use kbtp_mlx5::{CqArm, Cqe, Cqn, Mkey, Qpn, RepeatEntry, Syndrome};
 use kbtp_mlx5::{UAR_CQ, UAR_SEND};
 use std::collections::BTreeMap;
-use std::sync::atomic::{Ordering, fence};
 
 /// Why a device does not do what it is asked.
 #[derive(Debug, thiserror::Error)]
@@ -489,7 +488,7 @@ impl<K: Kernel> Device for Mlx5Devx<K> {
     }
 
     fn barrier(&mut self) {
-        fence(Ordering::SeqCst);
+        self.kernel.barrier();
     }
 
     fn ring_send(&mut self, qpn: Qpn, control: [u8; 8]) -> Result<(), Self::Error> {

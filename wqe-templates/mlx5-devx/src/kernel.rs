@@ -67,6 +67,17 @@ pub trait Kernel {
         answer: &mut [u8],
     ) -> Result<(), Self::Error>;
 
+    /// Gives a command that asks an object something.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn query(
+        &mut self,
+        object: Handle,
+        request: &Command,
+        answer: &mut [u8],
+    ) -> Result<(), Self::Error>;
+
     /// Ends an object.
     ///
     /// # Errors
@@ -99,6 +110,9 @@ pub trait Kernel {
 
     /// The port.
     fn port(&self) -> Port;
+
+    /// All that was written to memory before is there for the device before what is written after.
+    fn barrier(&mut self);
 
     /// Writes eight octets to that page at once, after all that was written to memory before.
     fn ring(&mut self, at: usize, octets: [u8; 8]);

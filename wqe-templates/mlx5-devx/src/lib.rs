@@ -3,8 +3,8 @@
 //!
 //! The modules [`hca`], [`key`], [`queue`] and [`alias`] give the octets of commands; [`Mlx5Devx`] is a
 //! [`Device`](kbtp_device::Device) made of them, over whatever gives commands to the kernel ([`Kernel`]). Nothing here is
-//! unsafe, and nothing talks to a device: that is for the crate with the libraries. Everything follows what drivers in open
-//! source do; **no device has been given any of it**.
+//! unsafe; [`Libmlx5`] is the kernel of a machine with a device, over the libraries that `kbtp-verbs-sys` opens at run time.
+//! Everything follows what drivers in open source do; **no device has been given any of it**.
 #![forbid(unsafe_code)]
 
 pub mod alias;
@@ -14,6 +14,7 @@ mod device;
 pub mod hca;
 mod kernel;
 pub mod key;
+mod libmlx5;
 pub mod queue;
 mod umr;
 
@@ -21,3 +22,4 @@ pub use bits::Bits;
 pub use command::{Command, Refused};
 pub use device::{DevxError, Mlx5Devx};
 pub use kernel::{Handle, Kernel, Port, Registered};
+pub use libmlx5::{Libmlx5, NoDevice};

@@ -90,6 +90,11 @@ mod tests {
             Ok(())
         }
 
+        fn query(&mut self, _: Handle, request: &Command, answer: &mut [u8]) -> Result<(), No> {
+            self.note(request, answer);
+            Ok(())
+        }
+
         fn destroy(&mut self, object: Handle) -> Result<(), No> {
             self.made.remove(&object.0).map(drop).ok_or(No)
         }
@@ -129,6 +134,8 @@ mod tests {
                 mtu: 3,
             }
         }
+
+        fn barrier(&mut self) {}
 
         fn ring(&mut self, at: usize, octets: [u8; 8]) {
             self.rung.push((at, octets));

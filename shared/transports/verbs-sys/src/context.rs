@@ -37,6 +37,16 @@ pub struct Device {
 /// [`VerbsError::Missing`] without libibverbs, [`VerbsError::Os`] if the kernel has no RDMA.
 pub fn devices() -> Result<Vec<Device>, VerbsError> {
     let verbs = Verbs::get()?;
+    let mut found = each(verbs, |device| open(verbs, device))?;
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// What `f` makes of each device of this machine. A device is valid while `f` has it, and as long as what `f` opened.
+pub(crate) fn each<T>(
+    verbs: &'static Verbs,
+    mut f: impl FnMut(NonNull<IbvDevice>) -> T,
+) -> Result<Vec<T>, VerbsError> {
     let mut count: c_int = 0;
     // SAFETY: `count` may be written; the list is freed below.
     let list = unsafe { (verbs.ibv_get_device_list)(&raw mut count) };
@@ -49,13 +59,10 @@ pub fn devices() -> Result<Vec<Device>, VerbsError> {
         let place = unsafe { list.add(index) };
         // SAFETY: as above.
         let device = unsafe { *place };
-        if let Some(device) = NonNull::new(device) {
-            found.push(open(verbs, device));
-        }
+        found.extend(NonNull::new(device).map(&mut f));
     }
     // SAFETY: the list came from the function above and is not used again. Devices that were opened stay valid.
     unsafe { (verbs.ibv_free_device_list)(list) };
-    found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
 }
 
@@ -80,7 +87,7 @@ fn open(verbs: &'static Verbs, device: NonNull<IbvDevice>) -> Device {
 
 /// # Safety
 /// `device` is a device of libibverbs.
-unsafe fn device_name(device: *const IbvDevice) -> String {
+pub(crate) unsafe fn device_name(device: *const IbvDevice) -> String {
     // SAFETY: the caller's word.
     let name = unsafe { (*device).name };
     string(&name)

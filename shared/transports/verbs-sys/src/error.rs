@@ -35,6 +35,34 @@ pub enum VerbsError {
         /// What it lacks.
         what: &'static str,
     },
+    /// There is no device of this name.
+    #[error("there is no RDMA device {name}: there {}", listed(.known))]
+    NoDevice {
+        /// What was asked for.
+        name: String,
+        /// The names of those there are.
+        known: Vec<String>,
+    },
+    /// A device that libmlx5 does not drive.
+    #[error(
+        "{name} is not of the mlx5 family (ConnectX-4 and later, BlueField), and no other has DEVX"
+    )]
+    NotMlx5 {
+        /// Its name.
+        name: String,
+    },
+    /// A device that gives this process no DEVX.
+    #[error(
+        "{name} gives this process no DEVX: {source}; it needs CAP_NET_RAW, /dev/infiniband/uverbs* writable, a kernel \
+         with mlx5_ib's DEVX and, in the firmware, a function that may have user contexts"
+    )]
+    NoDevx {
+        /// Its name.
+        name: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
     /// A range outside its region or registration.
     #[error("octets {start}..{end} lie outside {len}")]
     Range {
@@ -47,12 +75,20 @@ pub enum VerbsError {
     },
 }
 
+fn listed(names: &[String]) -> String {
+    match names {
+        [] => "are none".to_owned(),
+        [one] => format!("is {one}"),
+        more => format!("are {}", more.join(", ")),
+    }
+}
+
 impl VerbsError {
     /// The system's own number for it, if it came from there.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Self::Os { source, .. } => source.raw_os_error(),
+            Self::Os { source, .. } | Self::NoDevx { source, .. } => source.raw_os_error(),
             _ => None,
         }
     }

@@ -18,6 +18,7 @@
 
 mod cm;
 mod context;
+mod devx;
 mod error;
 mod load;
 mod memory;
@@ -30,8 +31,9 @@ pub use context::{
     AsyncEvent, Context, ContextRef, Device, DeviceAttributes, Gid, GidKind, PortAttributes,
     devices,
 };
+pub use devx::{Devx, DevxDomain, DevxEvents, DevxMemory, DevxObject, DevxUar};
 pub use error::VerbsError;
-pub use load::{Cm, Missing, Mlx5, Verbs};
+pub use load::{Cm, Missing, Mlx5, Prototype, Verbs};
 pub use memory::{Domain, Registration, Rights, Sge, Window};
 pub use queue::{
     Completion, CompletionQueue, INVALIDATED, INVALIDATED_BY_KERNEL, Operation, QueuePair, Queues,

@@ -4,10 +4,11 @@
 //! is a list of functions; a function that an older library may lack is in the table's second part and is an `Option`.
 
 use crate::raw::{
-    IbvAsyncEvent, IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvGid,
-    IbvGidEntry, IbvMr, IbvPd, IbvPortAttr, IbvQp, IbvQpAttr, IbvQpInitAttr, IbvSrq,
-    IbvSrqInitAttr, Mlx5dvContextAttr, Mlx5dvDevxEventChannel, Mlx5dvDevxObj, Mlx5dvDevxUar,
-    Mlx5dvDevxUmem, Mlx5dvDevxUmemIn, RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel,
+    IbvAh, IbvAhAttr, IbvAsyncEvent, IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr,
+    IbvGid, IbvGidEntry, IbvMr, IbvPd, IbvPortAttr, IbvQp, IbvQpAttr, IbvQpInitAttr, IbvSrq,
+    IbvSrqInitAttr, Mlx5dvContextAttr, Mlx5dvDevxAsyncEventHdr, Mlx5dvDevxEventChannel,
+    Mlx5dvDevxObj, Mlx5dvDevxUar, Mlx5dvDevxUmem, Mlx5dvDevxUmemIn, Mlx5dvObj, RdmaCmEvent,
+    RdmaCmId, RdmaConnParam, RdmaEventChannel,
 };
 use nix::libc::{self, sockaddr};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -71,6 +72,17 @@ fn last_error() -> String {
     text.to_string_lossy().into_owned()
 }
 
+/// A function of a library, as it is called here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prototype {
+    /// Its name.
+    pub name: &'static str,
+    /// Types of its arguments.
+    pub takes: &'static [&'static str],
+    /// Type of its result.
+    pub gives: &'static str,
+}
+
 macro_rules! table {
     (
         $(#[$doc:meta])*
@@ -91,6 +103,20 @@ macro_rules! table {
         impl $name {
             /// The library's file.
             pub const LIBRARY: &'static str = $library;
+
+            /// Each function, what it takes and what it gives, in the words of this file: to be held against headers.
+            pub const PROTOTYPES: &'static [Prototype] = &[
+                $(Prototype {
+                    name: stringify!($function),
+                    takes: &[$(stringify!($argument)),*],
+                    gives: [$(stringify!($result),)? "()"][0],
+                },)*
+                $(Prototype {
+                    name: [$($symbol,)? stringify!($maybe)][0],
+                    takes: &[$(stringify!($maybe_argument)),*],
+                    gives: [$(stringify!($maybe_result),)? "()"][0],
+                },)*
+            ];
 
             /// The library's functions; it is opened when this is first called.
             ///
@@ -157,6 +183,8 @@ table! {
         ibv_destroy_srq: (*mut IbvSrq) -> c_int;
         ibv_modify_qp: (*mut IbvQp, *mut IbvQpAttr, c_int) -> c_int;
         ibv_query_qp: (*mut IbvQp, *mut IbvQpAttr, c_int, *mut IbvQpInitAttr) -> c_int;
+        ibv_create_ah: (*mut IbvPd, *mut IbvAhAttr) -> *mut IbvAh;
+        ibv_destroy_ah: (*mut IbvAh) -> c_int;
         ibv_wc_status_str: (u32) -> *const c_char;
         ibv_fork_init: () -> c_int;
     } or less {
@@ -187,6 +215,7 @@ table! {
         rdma_ack_cm_event: (*mut RdmaCmEvent) -> c_int;
         rdma_event_str: (u32) -> *const c_char;
         rdma_set_option: (*mut RdmaCmId, c_int, c_int, *mut c_void, usize) -> c_int;
+        rdma_init_qp_attr: (*mut RdmaCmId, *mut IbvQpAttr, *mut c_int) -> c_int;
         rdma_migrate_id: (*mut RdmaCmId, *mut RdmaEventChannel) -> c_int;
     } or less {
     }
@@ -212,6 +241,9 @@ table! {
         mlx5dv_devx_qp_query: (*mut IbvQp, *const c_void, usize, *mut c_void, usize) -> c_int;
         mlx5dv_devx_create_event_channel: (*mut IbvContext, u32) -> *mut Mlx5dvDevxEventChannel;
         mlx5dv_devx_destroy_event_channel: (*mut Mlx5dvDevxEventChannel);
+        mlx5dv_devx_subscribe_devx_event: (*mut Mlx5dvDevxEventChannel, *mut Mlx5dvDevxObj, u16, *mut u16, u64) -> c_int;
+        mlx5dv_devx_get_event: (*mut Mlx5dvDevxEventChannel, *mut Mlx5dvDevxAsyncEventHdr, usize) -> isize;
+        mlx5dv_init_obj: (*mut Mlx5dvObj, u64) -> c_int;
     }
 }
 

@@ -5,6 +5,7 @@
 #[cfg(test)]
 mod tests {
     use kbtp_verbs_sys::raw::*;
+    use kbtp_verbs_sys::{Cm, Mlx5, Verbs};
     use std::fmt::Write as _;
     use std::mem::offset_of;
     use std::process::Command;
@@ -176,6 +177,13 @@ mod tests {
             reg_addr, base_addr, page_id, mmap_off, comp_mask);
         layout!(facts, Mlx5dvDevxEventChannel, "struct mlx5dv_devx_event_channel": fd);
         layout!(facts, Mlx5dvContextAttr, "struct mlx5dv_context_attr": flags, comp_mask);
+        layout!(facts, Mlx5dvDevxAsyncEventHdr, "struct mlx5dv_devx_async_event_hdr": cookie);
+        layout!(facts, Mlx5dvPd, "struct mlx5dv_pd": pdn, comp_mask);
+        layout!(facts, Mlx5dvAh, "struct mlx5dv_ah": av, comp_mask);
+        layout!(facts, Mlx5WqeAv, "struct mlx5_wqe_av":
+            key, dqp_dct, stat_rate_sl, fl_mlid, rlid, reserved0, rmac, tclass, hop_limit,
+            grh_gid_fl, rgid);
+        layout!(facts, Mlx5dvObj, "struct mlx5dv_obj": qp, cq, srq, rwq, dm, ah, pd);
     }
 
     fn numbers(facts: &mut Vec<Fact>) {
@@ -210,7 +218,84 @@ mod tests {
             RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_DEVICE_REMOVAL,
             RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_PS_TCP, RDMA_OPTION_ID,
             RDMA_OPTION_ID_TOS, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_AFONLY,
-            RDMA_OPTION_ID_ACK_TIMEOUT, MLX5DV_CONTEXT_FLAGS_DEVX);
+            RDMA_OPTION_ID_ACK_TIMEOUT, MLX5DV_CONTEXT_FLAGS_DEVX,
+            MLX5DV_UAR_ALLOC_TYPE_NC, MLX5DV_DEVX_CREATE_EVENT_CHANNEL_FLAGS_OMIT_EV_DATA,
+            MLX5DV_OBJ_AH, MLX5DV_OBJ_PD);
+    }
+
+    /// `IbvContext` is `struct ibv_context`; what is a union there, or has a name of its own, is in the list.
+    fn c_name(ours: &str) -> String {
+        match ours {
+            "c_int" => return "int".to_owned(),
+            "c_uint" => return "unsigned int".to_owned(),
+            "c_char" => return "char".to_owned(),
+            "u8" => return "uint8_t".to_owned(),
+            "u16" => return "uint16_t".to_owned(),
+            "u32" => return "uint32_t".to_owned(),
+            "u64" => return "uint64_t".to_owned(),
+            "usize" => return "size_t".to_owned(),
+            "isize" => return "ssize_t".to_owned(),
+            "bool" => return "bool".to_owned(),
+            "c_void" | "()" => return "void".to_owned(),
+            "sockaddr" => return "struct sockaddr".to_owned(),
+            "IbvGid" => return "union ibv_gid".to_owned(),
+            _ => {}
+        }
+        let mut name = String::from("struct ");
+        for (at, letter) in ours.char_indices() {
+            if letter.is_ascii_uppercase() && at > 0 {
+                name.push('_');
+            }
+            name.push(letter.to_ascii_lowercase());
+        }
+        name
+    }
+
+    fn c_type(ours: &str) -> String {
+        if let Some(to) = ours.strip_prefix("*mut ") {
+            return format!("{} *", c_type(to));
+        }
+        if let Some(to) = ours.strip_prefix("*const ") {
+            return format!("const {} *", c_type(to));
+        }
+        c_name(ours)
+    }
+
+    /// Functions that the headers declare for a structure of an older interface.
+    const COMPATIBLE: [&str; 1] = ["ibv_query_port"];
+
+    /// Lines that compile only if a function is declared as it is called here.
+    fn prototypes() -> String {
+        let mut text = String::new();
+        let tables = [Verbs::PROTOTYPES, Cm::PROTOTYPES, Mlx5::PROTOTYPES];
+        for one in tables.into_iter().flatten() {
+            if COMPATIBLE.contains(&one.name) {
+                continue;
+            }
+            let takes: Vec<String> = one.takes.iter().map(|ours| c_type(ours)).collect();
+            let takes = if takes.is_empty() {
+                "void".to_owned()
+            } else {
+                takes.join(", ")
+            };
+            let (gives, name) = (c_type(one.gives), one.name);
+            writeln!(text, "{gives} (*own_{name})({takes}) = {name};").expect("memory");
+        }
+        text
+    }
+
+    #[test]
+    fn names_of_c_are_made_from_ours() {
+        assert_eq!(c_type("*mut *mut IbvDevice"), "struct ibv_device * *");
+        assert_eq!(c_type("*const c_void"), "const void *");
+        assert_eq!(c_type("*mut Mlx5dvDevxObj"), "struct mlx5dv_devx_obj *");
+        let devx = Mlx5::PROTOTYPES.iter();
+        assert!(devx.clone().count() >= 18);
+        let lines = prototypes();
+        assert!(
+            lines.contains("int (*own_mlx5dv_devx_obj_destroy)(struct mlx5dv_devx_obj *) = "),
+            "{lines}"
+        );
     }
 
     /// What the headers say.
@@ -227,8 +312,10 @@ mod tests {
         let source = stem.with_extension("c");
         let mut text = String::from(
             "#include <inttypes.h>\n#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n\
-             #include <infiniband/mlx5dv.h>\n#include <rdma/rdma_cma.h>\nint main(void) {\n",
+             #include <infiniband/mlx5dv.h>\n#include <rdma/rdma_cma.h>\n",
         );
+        text.push_str(&prototypes());
+        text.push_str("int main(void) {\n");
         for fact in facts {
             let expression = &fact.expression;
             writeln!(
@@ -240,9 +327,10 @@ mod tests {
         text.push_str("return 0; }\n");
         std::fs::write(&source, text).expect("a writable target directory");
         let compiled = Command::new("cc")
-            .args(["-Wall", "-Werror", "-o"])
+            .args(["-Wall", "-Werror", "-Wno-deprecated-declarations", "-o"])
             .arg(&stem)
             .arg(&source)
+            .args(["-libverbs", "-lrdmacm", "-lmlx5"])
             .output();
         std::fs::remove_file(&source).expect("it was just written");
         let compiled = match compiled {
@@ -252,7 +340,7 @@ mod tests {
         if !compiled.status.success() {
             let why = String::from_utf8_lossy(&compiled.stderr).into_owned();
             assert!(
-                why.contains("No such file or directory"),
+                why.contains("No such file or directory") || why.contains("cannot find -l"),
                 "the program does not compile:\n{why}"
             );
             return Headers::AreNotHere(format!("no headers of rdma-core: {why}"));

@@ -180,6 +180,13 @@ pub struct IbvPd {
     pub handle: u32,
 }
 
+/// An object whose insides are the library's own.
+#[repr(C)]
+#[derive(Debug)]
+pub struct IbvAh {
+    inside: [u8; 0],
+}
+
 #[repr(C)]
 #[derive(Debug)]
 pub struct IbvMr {
