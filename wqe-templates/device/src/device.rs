@@ -1,6 +1,7 @@
 //! The device: what software asks of it beside what it writes to memory.
 
 use kbtp_memory::Region;
+use kbtp_mlx5::limits::BASIC_BLOCK;
 use kbtp_mlx5::{AccessRights, CqArm, Cqn, Klm, KsmEntry, Mkey, Qpn, RepeatEntry};
 
 /// A protection domain.
@@ -101,7 +102,7 @@ impl<'a> KeyAttributes<'a> {
 /// A completion queue to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CqAttributes {
-    /// Its first CQE; every last octet says [`OpOwn::INITIAL`](kbtp_mlx5::OpOwn::INITIAL).
+    /// Its first CQE, at a page ([`RING_ALIGN`]); every last octet says [`OpOwn::INITIAL`](kbtp_mlx5::OpOwn::INITIAL).
     pub ring: Place,
     /// Log2 of its CQEs.
     pub log_size: u8,
@@ -151,11 +152,11 @@ pub struct QpAttributes {
     pub send_cq: Cqn,
     /// Where its receives complete.
     pub receive_cq: Cqn,
-    /// First basic block of its send queue.
+    /// First basic block of its send queue, right behind its receive WQEs.
     pub send_ring: Place,
     /// Log2 of the basic blocks.
     pub log_send: u8,
-    /// First receive WQE.
+    /// First receive WQE, at a page ([`RING_ALIGN`]).
     pub receive_ring: Place,
     /// Log2 of the receive WQEs.
     pub log_receive: u8,
@@ -173,6 +174,63 @@ pub struct QpAttributes {
     pub rnr_retry: u8,
     /// Reads and atomics that may be outstanding.
     pub max_reads: u8,
+}
+
+/// Where rings start: at a page of the device.
+pub const RING_ALIGN: u64 = 4096;
+
+/// A ring that lies where no device of the family takes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// A completion queue starts within a page.
+    #[error("a completion queue starts within a page")]
+    Cqes,
+    /// A receive ring starts within a page.
+    #[error("a receive ring starts within a page")]
+    Receives,
+    /// A send ring starts within a basic block.
+    #[error("a receive ring is no whole number of basic blocks")]
+    Block,
+    /// A send ring lies elsewhere.
+    #[error("a send ring does not lie right behind its receive ring")]
+    Apart,
+}
+
+impl CqAttributes {
+    /// Whether its ring lies where a device takes it.
+    ///
+    /// # Errors
+    /// [`RingError`].
+    pub const fn check(&self) -> Result<(), RingError> {
+        if self.ring.offset.is_multiple_of(RING_ALIGN) {
+            Ok(())
+        } else {
+            Err(RingError::Cqes)
+        }
+    }
+}
+
+impl QpAttributes {
+    /// Whether its rings lie where a device takes them: the receive ring at a page, and the send ring right behind it.
+    ///
+    /// # Errors
+    /// [`RingError`].
+    pub fn check(&self) -> Result<(), RingError> {
+        let log = u32::from(self.log_receive) + u32::from(self.log_stride);
+        let receives = 1_u64.checked_shl(log).unwrap_or(0);
+        let (receive, send) = (self.receive_ring, self.send_ring);
+        if receive.plus(receives) != send {
+            return Err(RingError::Apart);
+        }
+        if !receive.offset.is_multiple_of(RING_ALIGN) {
+            return Err(RingError::Receives);
+        }
+        if !receives.is_multiple_of(BASIC_BLOCK as u64) {
+            return Err(RingError::Block);
+        }
+        Ok(())
+    }
 }
 
 /// Where a queue pair of another machine is.
@@ -308,4 +366,66 @@ pub trait Device {
 
     /// The next thing that happened; `None` if nothing did.
     fn next_event(&mut self) -> Option<DeviceEvent>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(receive: u64, send: u64) -> QpAttributes {
+        let at = |offset| Place {
+            memory: MemoryId(1),
+            offset,
+        };
+        QpAttributes {
+            domain: Domain(1),
+            send_cq: Cqn::truncate(1),
+            receive_cq: Cqn::truncate(1),
+            send_ring: at(send),
+            log_send: 6,
+            receive_ring: at(receive),
+            log_receive: 6,
+            log_stride: 4,
+            doorbell: at(0),
+            roles: Roles::default(),
+            access: PeerAccess::ALL,
+            log_message: 12,
+            rnr_retry: 7,
+            max_reads: 16,
+        }
+    }
+
+    #[test]
+    fn rings_lie_where_devices_take_them() {
+        assert_eq!(pair(4096, 5120).check(), Ok(()));
+        assert_eq!(pair(4096, 8192).check(), Err(RingError::Apart));
+        assert_eq!(pair(64, 1088).check(), Err(RingError::Receives));
+        let small = QpAttributes {
+            log_receive: 1,
+            ..pair(4096, 4096 + 32)
+        };
+        assert_eq!(small.check(), Err(RingError::Block));
+        let elsewhere = QpAttributes {
+            send_ring: Place {
+                memory: MemoryId(2),
+                offset: 5120,
+            },
+            ..pair(4096, 5120)
+        };
+        assert_eq!(elsewhere.check(), Err(RingError::Apart));
+        let cq = |offset| CqAttributes {
+            ring: Place {
+                memory: MemoryId(1),
+                offset,
+            },
+            log_size: 6,
+            doorbell: Place {
+                memory: MemoryId(1),
+                offset: 0,
+            },
+            overrun_ignored: true,
+        };
+        assert_eq!(cq(8192).check(), Ok(()));
+        assert_eq!(cq(64).check(), Err(RingError::Cqes));
+    }
 }

@@ -23,7 +23,7 @@ mod target;
 pub use cq::CqReader;
 pub use device::{
     CqAttributes, Device, DeviceEvent, Domain, KeyAttributes, Layout, MemoryId, Peer, PeerAccess,
-    Place, QpAttributes, Roles, Route,
+    Place, QpAttributes, RING_ALIGN, RingError, Roles, Route,
 };
 pub use error::SetUpError;
 pub use master::Master;

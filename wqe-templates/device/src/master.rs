@@ -3,16 +3,20 @@
 use crate::error::SetUpError;
 use crate::limits::{LOG_BELL_STRIDE, LOG_MASTER, MAX_READS, RNR_RETRY};
 use crate::target::create_cq;
-use crate::{CqReader, Device, Domain, Peer, PeerAccess, Place, QpAttributes, Roles};
+use crate::{CqReader, Device, Domain, Peer, PeerAccess, Place, QpAttributes, RING_ALIGN, Roles};
 use kbtp_memory::{PageOptions, Region};
 use kbtp_mlx5::limits::BASIC_BLOCK;
 use kbtp_mlx5::{Body, Control, Cqe, Enable, Opcode, QpDoorbell, Qpn, Signal, WqeBuffer, WqeIndex};
+
+/// Log2 of the receive WQEs, of which none is ever posted: a basic block of them, behind which the send ring begins.
+const LOG_IDLE: u8 = 2;
 
 /// A queue pair connected to itself that holds nothing but `SEND_EN`s, one for each thread of software.
 #[derive(Debug)]
 pub struct Master {
     qpn: Qpn,
     region: Region,
+    ring_at: u64,
     doorbell_at: u64,
     completions: CqReader,
     posted: u64,
@@ -26,24 +30,25 @@ impl Master {
     pub fn create<D: Device>(device: &mut D, domain: Domain) -> Result<Self, SetUpError<D::Error>> {
         let ring = (BASIC_BLOCK as u64) << LOG_MASTER;
         let cqes = (Cqe::LEN as u64) << LOG_MASTER;
-        // Send ring, CQEs, one receive WQE that is never posted, doorbell records.
-        let receive_at = ring + cqes;
-        let cq_doorbell_at = receive_at + 64;
+        // CQEs, receive WQEs that are never posted, the send ring, doorbell records.
+        let receive_at = cqes.next_multiple_of(RING_ALIGN);
+        let ring_at = receive_at + (1 << (LOG_IDLE + LOG_BELL_STRIDE));
+        let cq_doorbell_at = ring_at + ring;
         let doorbell_at = cq_doorbell_at + 64;
         let region = Region::anonymous(doorbell_at + 64, &PageOptions::default())?;
         let memory = device
             .register(&region)
             .map_err(SetUpError::device("memory of software's queue pair"))?;
         let at = |offset| Place { memory, offset };
-        let cqn = create_cq(device, &region, at(ring), at(cq_doorbell_at), LOG_MASTER)?;
+        let cqn = create_cq(device, &region, at(0), at(cq_doorbell_at), LOG_MASTER)?;
         let attributes = QpAttributes {
             domain,
             send_cq: cqn,
             receive_cq: cqn,
-            send_ring: at(0),
+            send_ring: at(ring_at),
             log_send: LOG_MASTER,
             receive_ring: at(receive_at),
-            log_receive: 0,
+            log_receive: LOG_IDLE,
             log_stride: LOG_BELL_STRIDE,
             doorbell: at(doorbell_at),
             roles: Roles {
@@ -63,8 +68,9 @@ impl Master {
             .map_err(SetUpError::device("connecting software's queue pair"))?;
         Ok(Self {
             qpn,
-            completions: CqReader::new(region.clone(), ring, LOG_MASTER, Some(cq_doorbell_at)),
+            completions: CqReader::new(region.clone(), 0, LOG_MASTER, Some(cq_doorbell_at)),
             region,
+            ring_at,
             doorbell_at,
             posted: 0,
         })
@@ -100,7 +106,7 @@ impl Master {
         })?;
         let slot = self.posted % (1 << LOG_MASTER);
         self.region
-            .write(slot * BASIC_BLOCK as u64, wqe.as_octets())?;
+            .write(self.ring_at + slot * BASIC_BLOCK as u64, wqe.as_octets())?;
         self.posted = self.posted.wrapping_add(1);
         let [.., high, low] = self.posted.to_be_bytes();
         let record = QpDoorbell {

@@ -9,7 +9,7 @@ use crate::tables::{Area, View, create};
 use crate::target::create_cq;
 use crate::{
     CqReader, Device, KeyAttributes, Layout, Master, MemoryId, Peer, PeerAccess, Place, Profile,
-    QpAttributes, Roles, Target,
+    QpAttributes, RING_ALIGN, Roles, Target,
 };
 use kbtp_chain::element::{Bound, Cq, Queue};
 use kbtp_chain::key::{DUMMY_AT, Key, Sizes, VIEW_STRIDE};
@@ -65,10 +65,12 @@ pub struct Session {
     pub(crate) restarting: Option<Box<crate::software::Restarting>>,
 }
 
-/// Where things lie in a session's memory. What the session's own keys cover comes first.
+/// Where things lie in a session's memory: each receive ring, and its send ring right behind it; then the rest. The session's
+/// own keys cover what lies between [`KEYED_AT`] and `keyed`.
 #[derive(Clone, Copy, Debug)]
 struct MemoryLayout {
-    client_ring: u64,
+    bells: u64,
+    worker_ring: u64,
     scratch: u64,
     sink: u64,
     mailbox: u64,
@@ -76,43 +78,50 @@ struct MemoryLayout {
     /// The counter that absorbs what needs no ticket; then 64 octets on, a pad that nobody looks at.
     dummy: u64,
     pad: u64,
-    receives: u64,
-    bells: u64,
     worker_doorbell: u64,
     client_doorbell: u64,
     len: u64,
 }
 
+/// Where the client's receive ring lies.
+const RECEIVES_AT: u64 = 0;
+/// Where its send ring lies, and what the session's own keys cover begins. Of receive WQEs they cover the loopback queue pair's
+/// alone, which are empty lists.
+const KEYED_AT: u64 = RECEIVES_AT + (1 << (LOG_RECEIVE + LOG_RECEIVE_STRIDE));
+
 impl MemoryLayout {
     fn new(capacity: u32) -> Self {
         let slots = 1 << LOG_RECEIVE;
         let block = BASIC_BLOCK as u64;
-        let client_ring = block << LOG_WORKER;
-        let scratch = client_ring + (block << LOG_CLIENT);
+        let bells = (KEYED_AT + (block << LOG_CLIENT)).next_multiple_of(RING_ALIGN);
+        let worker_ring = bells + (1 << (LOG_BELLS + LOG_BELL_STRIDE));
+        let scratch = (worker_ring + (block << LOG_WORKER)).next_multiple_of(SCRATCH_LINE.into());
         let sink = scratch + u64::from(SCRATCH_LINE) * slots;
-        let mailbox = sink + u64::from(capacity) * slots;
+        let mailbox = (sink + u64::from(capacity) * slots).next_multiple_of(64);
         let keyed = mailbox + 64;
         let dummy = keyed;
         let pad = dummy + 64;
-        let receives = pad + VIEW_STRIDE;
-        let bells = receives + (1 << (LOG_RECEIVE + LOG_RECEIVE_STRIDE));
-        let worker_doorbell = bells + (1 << (LOG_BELLS + LOG_BELL_STRIDE));
+        let worker_doorbell = pad + VIEW_STRIDE;
         let client_doorbell = worker_doorbell + 64;
         Self {
-            client_ring,
+            bells,
+            worker_ring,
             scratch,
             sink,
             mailbox,
             keyed,
             dummy,
             pad,
-            receives,
-            bells,
             worker_doorbell,
             client_doorbell,
             len: client_doorbell + 64,
         }
     }
+}
+
+/// The address, in the space of the session's own keys, of octet `at` of its memory.
+const fn address(at: u64) -> u64 {
+    at.wrapping_sub(KEYED_AT).wrapping_add(RINGS_START)
 }
 
 /// Octets of each completion queue.
@@ -353,7 +362,7 @@ impl Session {
         let blocks: u16 = head.map(kbtp_chain::element::Element::basic_blocks).sum();
         let len = usize::from(blocks) * BASIC_BLOCK;
         if let Some(([worker, ..], _)) = self.images.arm(n) {
-            let at = worker.address.wrapping_sub(RINGS_START);
+            let at = Self::offset(worker.address);
             let octets = worker.octets.get(..len).unwrap_or_default();
             self.region.write(at, octets)?;
         }
@@ -369,7 +378,7 @@ impl Session {
         let n = self.armed;
         if let Some((parts, receive)) = self.images.arm(n) {
             for part in parts {
-                let at = part.address.wrapping_sub(RINGS_START);
+                let at = Self::offset(part.address);
                 self.region.write(at, &part.octets)?;
             }
             let mut stride = [0; 1 << LOG_RECEIVE_STRIDE];
@@ -377,7 +386,7 @@ impl Session {
                 SetUpError::Build(kbtp_chain::BuildError::TooLong("receive", error))
             })?;
             let at = (n % (1 << LOG_RECEIVE)) << LOG_RECEIVE_STRIDE;
-            self.region.write(self.layout.receives + at, &stride)?;
+            self.region.write(RECEIVES_AT + at, &stride)?;
         }
         if let Some(headers) = headers {
             self.set_headers(n, headers)?;
@@ -468,7 +477,7 @@ impl Session {
 
     /// Where an address of the rings lies in the session's memory.
     pub(crate) const fn offset(address: u64) -> u64 {
-        address.wrapping_sub(RINGS_START)
+        address.wrapping_sub(RINGS_START).wrapping_add(KEYED_AT)
     }
 
     /// Lets the rest of slot `n`, which rang for software, run: data and completion as they are in its WQEs. Gives its
@@ -544,20 +553,20 @@ fn place(
         session,
         worker: QueuePlace {
             qpn: worker,
-            address: RINGS_START,
+            address: address(layout.worker_ring),
             log_size: LOG_WORKER,
         },
         client: QueuePlace {
             qpn: client,
-            address: RINGS_START + layout.client_ring,
+            address: address(KEYED_AT),
             log_size: LOG_CLIENT,
         },
         receive_cq,
         client_cq,
         worker_cq,
-        scratch: RINGS_START + layout.scratch,
-        sink: RINGS_START + layout.sink,
-        mailbox: RINGS_START + layout.mailbox,
+        scratch: address(layout.scratch),
+        sink: address(layout.sink),
+        mailbox: address(layout.mailbox),
         keys,
         sizes,
         restart: Restart::default(),
@@ -614,7 +623,7 @@ fn worker_qp<D: Device>(
         domain: target.loopback,
         send_cq: cqn,
         receive_cq: target.punt_cqn,
-        send_ring: area.place(0),
+        send_ring: area.place(layout.worker_ring),
         log_send: LOG_WORKER,
         receive_ring: area.place(layout.bells),
         log_receive: LOG_BELLS,
@@ -651,9 +660,9 @@ fn client_qp<D: Device>(
         domain: target.client,
         send_cq: client_cq.cqn,
         receive_cq: receive_cq.cqn,
-        send_ring: area.place(layout.client_ring),
+        send_ring: area.place(KEYED_AT),
         log_send: LOG_CLIENT,
-        receive_ring: area.place(layout.receives),
+        receive_ring: area.place(RECEIVES_AT),
         log_receive: LOG_RECEIVE,
         log_stride: LOG_RECEIVE_STRIDE,
         doorbell: area.place(layout.client_doorbell),
@@ -727,8 +736,8 @@ impl<D: Device> Keys<'_, D> {
     fn own(&mut self, key: Key) -> Result<Mkey, SetUpError<D::Error>> {
         let rights = key.rights();
         let loopback = self.target.loopback;
-        let rings = Layout::Plain(self.area.place(0));
-        let rings_len = self.layout.keyed;
+        let rings = Layout::Plain(self.area.place(KEYED_AT));
+        let rings_len = self.layout.keyed.saturating_sub(KEYED_AT);
         let counters = [
             Klm {
                 len: 128,

@@ -353,8 +353,8 @@ impl Session {
             }
             let nop = WqeBuffer::encode(&control, &Body::Ignored(&[]))
                 .map_err(|error| SetUpError::Build(BuildError::TooLong("NOP", error)))?;
-            self.region
-                .write(block * BASIC_BLOCK as u64, nop.as_octets())?;
+            let at = Self::offset(self.placement().worker.address) + block * BASIC_BLOCK as u64;
+            self.region.write(at, nop.as_octets())?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::queue::{self, CompletionQueue, Connection, InUmem, QueuePair};
 use crate::umr::{self, PostError, UmrQueue};
 use kbtp_device::{
     CqAttributes, CqReader, Device, DeviceEvent, Domain, KeyAttributes, Layout, MemoryId, Peer,
-    PeerAccess, Place, QpAttributes, Roles,
+    PeerAccess, Place, QpAttributes, RingError, Roles,
 };
 use kbtp_memory::{MapError, PageOptions, Region};
 use kbtp_mlx5::{CqArm, Cqe, Cqn, Mkey, Qpn, RepeatEntry, Syndrome};
@@ -48,6 +48,9 @@ pub enum DevxError<E: core::error::Error + 'static> {
     /// The device wants it otherwise.
     #[error("{0}")]
     Layout(&'static str),
+    /// A ring lies elsewhere.
+    #[error(transparent)]
+    Ring(#[from] RingError),
     /// There is no memory for queues of its own.
     #[error(transparent)]
     Memory(#[from] MapError),
@@ -271,9 +274,6 @@ fn log2(value: u8) -> u8 {
     u8::try_from(value.max(1).ilog2()).unwrap_or(0)
 }
 
-/// Where a queue lies, if it is where a device wants it: rings start at a page, and a send ring right behind its receive ring.
-const PAGE: u64 = 4096;
-
 impl<K: Kernel> Device for Mlx5Devx<K> {
     type Error = DevxError<K::Error>;
 
@@ -356,9 +356,7 @@ impl<K: Kernel> Device for Mlx5Devx<K> {
     }
 
     fn create_cq(&mut self, attributes: &CqAttributes) -> Result<Cqn, Self::Error> {
-        if !attributes.ring.offset.is_multiple_of(PAGE) {
-            return Err(DevxError::Layout("a completion queue starts within a page"));
-        }
+        attributes.check()?;
         let request = CompletionQueue {
             ring: self.place(attributes.ring)?,
             log_size: attributes.log_size,
@@ -384,16 +382,8 @@ impl<K: Kernel> Device for Mlx5Devx<K> {
     }
 
     fn create_qp(&mut self, attributes: &QpAttributes) -> Result<Qpn, Self::Error> {
-        let receives = 1_u64 << (attributes.log_receive + attributes.log_stride);
-        let (receive, send) = (attributes.receive_ring, attributes.send_ring);
-        if receive.memory != send.memory || receive.offset + receives != send.offset {
-            return Err(DevxError::Layout(
-                "a send ring does not lie right behind its receive ring",
-            ));
-        }
-        if !receive.offset.is_multiple_of(PAGE) {
-            return Err(DevxError::Layout("a receive ring starts within a page"));
-        }
+        attributes.check()?;
+        let receive = attributes.receive_ring;
         let request = QueuePair {
             domain: attributes.domain.0,
             send_cq: attributes.send_cq,

@@ -81,6 +81,7 @@ impl Device for Model {
     }
 
     fn create_cq(&mut self, attributes: &CqAttributes) -> Result<Cqn, ModelError> {
+        attributes.check()?;
         within("CQEs", attributes.log_size, MAX_LOG_CQ)?;
         let len = (Cqe::LEN as u64) << attributes.log_size;
         let memory = &self.memory;
@@ -106,6 +107,7 @@ impl Device for Model {
         self.domain(attributes.domain)?;
         self.cq_exists(attributes.send_cq)?;
         self.cq_exists(attributes.receive_cq)?;
+        attributes.check()?;
         within("basic blocks", attributes.log_send, MAX_LOG_SEND)?;
         within("receive WQEs", attributes.log_receive, MAX_LOG_RECEIVE)?;
         within("the octets of a receive WQE", attributes.log_stride, 10)?;

@@ -1,6 +1,6 @@
 //! What the model refuses.
 
-use kbtp_device::MemoryId;
+use kbtp_device::{MemoryId, RingError};
 use kbtp_mlx5::{Cqn, Mkey, Qpn};
 
 /// Software asked for something that cannot be. Nothing was changed.
@@ -36,6 +36,9 @@ pub enum ModelError {
         /// How much.
         value: u64,
     },
+    /// A ring lies where no device takes it.
+    #[error(transparent)]
+    Ring(#[from] RingError),
     /// The device has no more numbers.
     #[error("there are no more {0}")]
     Exhausted(&'static str),

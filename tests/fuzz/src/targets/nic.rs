@@ -25,14 +25,14 @@ const LOG_RECEIVE: u8 = 3;
 const LOG_STRIDE: u8 = 6;
 const LOG_CQ: u8 = 4;
 
-/// What a queue pair has in the memory of queues: its send queue, then receive WQEs, then its record.
-const PAIR_LEN: u64 = 2048;
-const RECEIVES_AT: u64 = 1024;
+/// What a queue pair has in the memory of queues: receive WQEs, its send queue right behind them, then its record.
+const PAIR_LEN: u64 = 4096;
+const SENDS_AT: u64 = 512;
 const RECORD_AT: u64 = 1536;
 const PAIRS: u64 = 3;
 /// Behind them completion queues, each with its record.
 const CQS_AT: u64 = PAIR_LEN * PAIRS;
-const CQ_LEN: u64 = 2048;
+const CQ_LEN: u64 = 4096;
 const CQ_RECORD_AT: u64 = 1024;
 const QUEUES_LEN: u64 = CQS_AT + 2 * CQ_LEN;
 
@@ -148,7 +148,9 @@ struct Nic {
 
 impl Nic {
     fn run(options: [u8; 4], program: &[u8]) -> Option<Outcome> {
-        let mut nic = Self::new(options)?;
+        let made = Self::new(options);
+        assert!(made.is_some(), "queues and keys are made for any options");
+        let mut nic = made?;
         let mut words = Words(program);
         while nic.happen(&mut words).is_some() {}
         nic.step(64);
@@ -259,7 +261,7 @@ impl Nic {
                     identify(&mut wqe, block, qpn(pair));
                 }
                 let at = u64::from(block % 16) * BASIC_BLOCK as u64;
-                self.put(pair * PAIR_LEN + at, &wqe);
+                self.put(pair * PAIR_LEN + SENDS_AT + at, &wqe);
             }
             1 => {
                 let record = QpDoorbell {
@@ -274,7 +276,7 @@ impl Nic {
                 let slot = words.octet()?;
                 let at = u64::from(slot % 8) << LOG_STRIDE;
                 let wqe = words.some(usize::from(slot >> 6) * SEGMENT);
-                self.put(pair * PAIR_LEN + RECEIVES_AT + at, wqe);
+                self.put(pair * PAIR_LEN + at, wqe);
             }
             4 => self.arm(number, words.octet()?)?,
             5 => {
@@ -457,9 +459,9 @@ fn pair(
         domain,
         send_cq,
         receive_cq,
-        send_ring: place(number * PAIR_LEN),
+        send_ring: place(number * PAIR_LEN + SENDS_AT),
         log_send: LOG_SEND,
-        receive_ring: place(number * PAIR_LEN + RECEIVES_AT),
+        receive_ring: place(number * PAIR_LEN),
         log_receive: LOG_RECEIVE,
         log_stride: LOG_STRIDE,
         doorbell: place(number * PAIR_LEN + RECORD_AT),

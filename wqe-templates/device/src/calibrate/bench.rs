@@ -14,9 +14,11 @@ use kbtp_mlx5::{
 
 /// Log2 of the basic blocks of a ring, and of its CQEs.
 const LOG: u8 = 6;
-/// Octets of a queue pair's part of memory: ring, receive WQEs, CQEs, doorbell records.
+/// Octets of a queue pair's part of memory: receive WQEs, ring, CQEs, doorbell records.
 const PART: u64 = 16 << 10;
-const RECEIVES: u64 = 4 << 10;
+const RING: u64 = 1 << (LOG + LOG_STRIDE);
+/// Log2 of the octets of a receive WQE.
+const LOG_STRIDE: u8 = 4;
 const CQES: u64 = 8 << 10;
 const DOORBELL: u64 = 12 << 10;
 const CQ_DOORBELL: u64 = DOORBELL + 64;
@@ -114,11 +116,11 @@ impl<'a, D: Device> Bench<'a, D> {
             domain: self.domain,
             send_cq: cqn,
             receive_cq: cqn,
-            send_ring: at(0),
+            send_ring: at(RING),
             log_send: LOG,
-            receive_ring: at(RECEIVES),
+            receive_ring: at(0),
             log_receive: LOG,
-            log_stride: 4,
+            log_stride: LOG_STRIDE,
             doorbell: at(DOORBELL),
             roles,
             access: PeerAccess::ALL,
@@ -166,7 +168,7 @@ impl<'a, D: Device> Bench<'a, D> {
         control.index = index(pair.posted);
         change(&mut control);
         let wqe = WqeBuffer::encode(&control, body).map_err(why)?;
-        let at = pair.base + pair.posted % blocks * BASIC_BLOCK as u64;
+        let at = pair.base + RING + pair.posted % blocks * BASIC_BLOCK as u64;
         self.region.write(at, wqe.as_octets()).map_err(why)?;
         pair.last = wqe.as_octets().first_chunk().copied().unwrap_or_default();
         pair.posted += size;

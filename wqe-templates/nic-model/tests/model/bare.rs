@@ -13,8 +13,9 @@ use kbtp_nic_model::{Hazards, Model, ModelError, Schedule};
 
 /// Octets of a queue's part of memory.
 const PART: u64 = 1 << 16;
-const RING: u64 = 0;
-const RECEIVES: u64 = 1 << 14;
+const RECEIVES: u64 = 0;
+/// Right behind sixteen receive WQEs.
+const RING: u64 = RECEIVES + (1 << (LOG_RECEIVES + LOG_STRIDE));
 const SEND_CQES: u64 = 2 << 14;
 const RECEIVE_CQES: u64 = (2 << 14) + (1 << 13);
 const DOORBELLS: u64 = 3 << 14;
@@ -24,6 +25,7 @@ pub(crate) const DATA_LEN: u64 = 1 << 16;
 const LOG_CQ: u8 = 6;
 pub(crate) const LOG_SEND: u8 = 6;
 const LOG_STRIDE: u8 = 6;
+const LOG_RECEIVES: u8 = 4;
 
 pub(crate) struct Bare {
     pub(crate) model: Model,
@@ -130,7 +132,7 @@ impl Bare {
             send_ring: self.place(base + RING),
             log_send: LOG_SEND,
             receive_ring: self.place(base + RECEIVES),
-            log_receive: 4,
+            log_receive: LOG_RECEIVES,
             log_stride: LOG_STRIDE,
             doorbell: self.place(base + DOORBELLS),
             roles: MASTER,
