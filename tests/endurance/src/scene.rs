@@ -13,10 +13,14 @@ pub(crate) const BLOCK_SIZE: u32 = 16 << 10;
 /// Blocks of the pool: far more than are bound at once, so that most sessions get a partition for direct allocations.
 pub(crate) const BLOCKS: u32 = 512;
 
-/// This program, to be run as one of its hidden commands.
+/// This program, to be run as one of its hidden commands. Its allocator takes from the system what it is asked for, and
+/// gives back what is freed: left to itself it takes 128 KiB at a time and keeps buffers of sessions that are gone, so
+/// that memory in use does not show in memory resident.
 pub(crate) fn myself(args: &[&str]) -> Command {
     let me = std::env::current_exe().expect("this program has a path");
-    command(me.to_str().expect("a path in UTF-8"), args)
+    let mut command = command(me.to_str().expect("a path in UTF-8"), args);
+    command.env("GLIBC_TUNABLES", "glibc.malloc.top_pad=4096");
+    command
 }
 
 /// The `kbtp` command.

@@ -13,7 +13,7 @@ use kbtp_wire::{
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 /// Connections that are silent at one time: more than there are places for.
 const SILENT: usize = 600;
@@ -24,6 +24,8 @@ const SILENT: usize = 600;
 pub(crate) enum Attack {
     /// None: a thread computes and gives way now and then, and nobody speaks to the target
     Burn,
+    /// None: octets go over loopback from one thread to another, and nobody speaks to the target
+    Traffic,
     /// Connections that say nothing, one after the other
     Silent,
     /// Sessions that come and go
@@ -78,6 +80,7 @@ fn one(attack: Attack, target: SocketAddr, number: u64) {
             }
             std::thread::yield_now();
         },
+        Attack::Traffic => traffic().unwrap_or(()),
         Attack::Silent => {
             let mut silent = VecDeque::new();
             loop {
@@ -113,6 +116,21 @@ fn one(attack: Attack, target: SocketAddr, number: u64) {
             let (mut peer, grant) = Peer::open(target, &who.direct().quota(64));
             session(attack, &mut peer, grant);
         }
+    }
+}
+
+/// Sends to itself without end, in pieces as long as those of [`Attack::Writes`].
+fn traffic() -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut out = TcpStream::connect(listener.local_addr()?)?;
+    let (mut sink, _) = listener.accept()?;
+    std::thread::spawn(move || {
+        let mut octets = [0; 4096];
+        while sink.read_exact(&mut octets).is_ok() {}
+    });
+    let octets = [0; 24 << 10];
+    loop {
+        out.write_all(&octets)?;
     }
 }
 

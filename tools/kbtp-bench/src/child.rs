@@ -7,17 +7,21 @@ use kbtp::daemon::Daemon;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 /// A target with a pool of `blocks` blocks of `block_size` octets.
 ///
 /// # Errors
 /// If it does not start.
 pub(crate) fn target(block_size: u32, blocks: u64) -> Result<Daemon, Failure> {
-    start(block_size, blocks, &[])
+    start(block_size, blocks, &[], &[])
 }
 
-fn start(block_size: u32, blocks: u64, more: &[&str]) -> Result<Daemon, Failure> {
+fn start(
+    block_size: u32,
+    blocks: u64,
+    more: &[&str],
+    with: &[OsString],
+) -> Result<Daemon, Failure> {
     let args = [
         "target".to_owned(),
         "serve".to_owned(),
@@ -33,7 +37,7 @@ fn start(block_size: u32, blocks: u64, more: &[&str]) -> Result<Daemon, Failure>
     let args = args
         .into_iter()
         .chain(more.iter().map(|&arg| arg.to_owned()));
-    Daemon::start(me()?.as_os_str(), args).map_err(|e| not_started("the target", &e))
+    myself(with, args.map(OsString::from)).map_err(|e| not_started("the target", &e))
 }
 
 /// The server of plain exchanges.
@@ -41,16 +45,20 @@ fn start(block_size: u32, blocks: u64, more: &[&str]) -> Result<Daemon, Failure>
 /// # Errors
 /// If it does not start.
 pub(crate) fn plain() -> Result<Daemon, Failure> {
-    Daemon::start(me()?.as_os_str(), ["plain-server"])
+    myself(&[], ["plain-server".into()])
         .map_err(|e| not_started("the server of plain exchanges", &e))
 }
 
-/// A target with one worker, so that all its sessions share it.
+/// A target with one worker, so that all its sessions share it, started with the command `with`, if there is one.
 ///
 /// # Errors
 /// If it does not start.
-pub(crate) fn target_of_one_worker(block_size: u32, blocks: u64) -> Result<Daemon, Failure> {
-    start(block_size, blocks, &["--workers=1"])
+pub(crate) fn target_of_one_worker(
+    block_size: u32,
+    blocks: u64,
+    with: &[OsString],
+) -> Result<Daemon, Failure> {
+    start(block_size, blocks, &["--workers=1"], with)
 }
 
 /// Attackers of `target`, started with the command `with`, if there is one.
@@ -65,18 +73,15 @@ pub(crate) fn attacker(
     let name = attack.to_possible_value();
     let name = name.as_ref().map_or("", |name| name.get_name());
     let args = ["attacker", name, &target.to_string()].map(OsString::from);
-    let mut words: Vec<_> = with.to_vec();
-    words.push(me()?.into_os_string());
-    words.extend(args);
-    let mut words = words.into_iter();
-    let program = words.next().unwrap_or_default();
-    Daemon::start(&program, words).map_err(|e| not_started("the attackers", &e))
+    myself(with, args).map_err(|e| not_started("the attackers", &e))
 }
 
-fn me() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|e| {
-        Failure::operation(format_args!("cannot find this program: {e}"), "mount /proc")
-    })
+/// This program with `args`, started with the command `with`, if there is one.
+fn myself(with: &[OsString], args: impl IntoIterator<Item = OsString>) -> io::Result<Daemon> {
+    let me = std::env::current_exe()?.into_os_string();
+    let mut words = with.iter().cloned().chain([me]).chain(args);
+    let program = words.next().unwrap_or_default();
+    Daemon::start(&program, words)
 }
 
 fn not_started(what: &str, e: &io::Error) -> Failure {

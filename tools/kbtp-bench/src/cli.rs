@@ -94,6 +94,11 @@ pub(crate) enum Hidden {
         #[arg(long, value_delimiter = ' ', value_name = "COMMAND")]
         with: Vec<OsString>,
 
+        /// Command that the target is started with, so that its threads do not keep the victim, which is on another machine in
+        /// earnest, from its processor: `chrt -f 3 kbtp-bench victim --target-with='chrt -f 2' --with='chrt -f 1'`
+        #[arg(long, value_delimiter = ' ', value_name = "COMMAND")]
+        target_with: Vec<OsString>,
+
         /// Fail if the 99th percentile under an attack is more than so many times that of calm
         #[arg(long, value_name = "RATIO", value_parser = parse_ratio)]
         max_p99: Option<f64>,

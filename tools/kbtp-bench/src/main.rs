@@ -36,11 +36,20 @@ fn main() -> ExitCode {
         Some(Hidden::Victim {
             attacks,
             with,
+            target_with,
             max_p99,
         }) => {
             let all = attack::Attack::value_variants();
             let attacks = if attacks.is_empty() { all } else { attacks };
-            victim::run(&cli, attacks, with, *max_p99)
+            victim::run(
+                &cli,
+                attacks,
+                victim::With {
+                    attackers: with,
+                    target: target_with,
+                },
+                *max_p99,
+            )
         }
         None => points::run(&cli),
     };

@@ -32,6 +32,13 @@ struct Row {
     target_cpu: f64,
 }
 
+/// Commands that others are started with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct With<'a> {
+    pub(crate) attackers: &'a [OsString],
+    pub(crate) target: &'a [OsString],
+}
+
 /// Measures every attack and prints the figures.
 ///
 /// # Errors
@@ -39,7 +46,7 @@ struct Row {
 pub(crate) fn run(
     cli: &Cli,
     attacks: &[Attack],
-    with: &[OsString],
+    with: With<'_>,
     most: Option<f64>,
 ) -> Result<(), Failure> {
     let total = u64::try_from(attacks.len()).unwrap_or(0);
@@ -63,8 +70,8 @@ pub(crate) fn run(
     }
 }
 
-fn measure(attack: Attack, with: &[OsString], cli: &Cli) -> Result<Row, Failure> {
-    let target = child::target_of_one_worker(BLOCK, BLOCKS)?;
+fn measure(attack: Attack, with: With<'_>, cli: &Cli) -> Result<Row, Failure> {
+    let target = child::target_of_one_worker(BLOCK, BLOCKS, with.target)?;
     let address = target
         .address("/listen/0")
         .map_err(|e| Failure::operation(e, "report this"))?;
@@ -84,7 +91,7 @@ fn measure(attack: Attack, with: &[OsString], cli: &Cli) -> Result<Row, Failure>
         // What is left of the round before has gone after the first window.
         sample::take(&mut lane, target.pid(), cli.window)?;
         let before = sample::take(&mut lane, target.pid(), cli.window)?;
-        let enemy = child::attacker(attack, address, with)?;
+        let enemy = child::attacker(attack, address, with.attackers)?;
         sample::take(&mut lane, target.pid(), cli.window / 4)?;
         let took = crate::cpu::time_of(target.pid())?;
         let under = sample::take(&mut lane, target.pid(), cli.window)?;
@@ -130,7 +137,7 @@ fn text(rows: &[Row]) -> String {
     let mut text = table.text();
     text.push_str(
         "\nLoads of 4 KiB, one at a time, by one session, at a target with one worker that the attackers share. x: attacked over\n\
-         calm, each round's own. burn: the attacker computes and leaves the target alone.\n",
+         calm, each round's own. burn, traffic: the attacker computes, or sends to itself, and leaves the target alone.\n",
     );
     text
 }

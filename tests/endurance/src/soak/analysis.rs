@@ -10,7 +10,7 @@ pub(crate) struct Slope {
     noise: f64,
     /// Seconds from the first sample to the last.
     seconds: f64,
-    /// The noise, and a step of the allocator within the run: smaller growths cannot be told from none.
+    /// The noise, and [`STEP`] within the run: smaller growths cannot be told from none.
     pub(crate) resolution: f64,
 }
 
@@ -18,8 +18,8 @@ pub(crate) struct Slope {
 const SETTLED: f64 = 300.0;
 const SETTLING: f64 = 1_048_576.0;
 
-/// Octets that the C library's allocator takes from the system at a time, and touches bit by bit: so much is no growth.
-const STEP: f64 = 131_072.0;
+/// A page for each of the arenas that the C library's allocator has in a process, eight at most here: so much is no growth.
+const STEP: f64 = 32_768.0;
 
 /// What a slope means against a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -30,6 +30,9 @@ const LEASE: &str = "2s";
 const NAME: &str = "soak";
 /// How long an initiator may take to come to rest.
 const PATIENCE: Duration = Duration::from_mins(2);
+/// How long a process may take to settle: what it has for as many as come at a time has grown to its size then, for the
+/// most part, and the places that its allocator keeps.
+const WARM_UP: Duration = Duration::from_mins(5);
 /// Samples of a run, about.
 const SAMPLES: u32 = 600;
 /// Time between two samples at least and at most.
@@ -101,7 +104,7 @@ pub(crate) fn run(args: &SoakArgs) -> ExitCode {
     let scratch = Scratch::new();
     let length = args.length();
     let mut soak = Soak::start(&scratch, args);
-    let warm_up = (length / 10).clamp(Duration::from_secs(5), Duration::from_mins(5));
+    let warm_up = (length * 2 / 5).clamp(Duration::from_secs(5), WARM_UP);
     soak.zero = now() + warm_up;
     soak.touch_all();
     let total = (warm_up + length).as_secs();
