@@ -80,6 +80,7 @@ fn one(attack: Attack, target: SocketAddr, number: u64) {
             }
             std::thread::yield_now();
         },
+        // It fails only on a machine without loopback, or without room for a thread: the report shows an attack that does nothing.
         Attack::Traffic => traffic().unwrap_or(()),
         Attack::Silent => {
             let mut silent = VecDeque::new();
@@ -124,11 +125,12 @@ fn traffic() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut out = TcpStream::connect(listener.local_addr()?)?;
     let (mut sink, _) = listener.accept()?;
-    std::thread::spawn(move || {
+    let reader = driver::start("reader", move || {
         let mut octets = [0; 4096];
         while sink.read_exact(&mut octets).is_ok() {}
     });
-    let octets = [0; 24 << 10];
+    reader.map_err(|_| io::Error::other("no thread"))?;
+    let octets = vec![0; 24 << 10];
     loop {
         out.write_all(&octets)?;
     }
