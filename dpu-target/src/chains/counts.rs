@@ -6,7 +6,7 @@ use crate::status::ChainStatus;
 /// Why software served a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Punt {
-    /// A FREE: the core keeps count of what may be sent.
+    /// A FREE, while chains are kept from serving.
     Free,
     /// Inline data.
     Inline,

@@ -8,7 +8,7 @@
 //! | *arm*: write slots whose request is answered anew | some time after; a session has more slots than a turn needs |
 //! | *punt*: have the core serve a request that no chain does, over the same table and rings | a slot rings |
 //! | *trap*: the same for a request that ended the loopback queue, and start that again | the device says so |
-//! | *settle*: return freed blocks that no slot sends any more | blocks were freed |
+//! | *settle*: return freed blocks that no slot sends any more | blocks were freed, by a chain or by the core |
 //!
 //! It owns no thread and no clock, and knows no device but as [`Device`]. `docs/adr/0021` has the reasons.
 
@@ -78,9 +78,6 @@ enum Empty {
     May,
 }
 
-/// What of the protocol chains serve here: a FREE needs the core, which keeps count of what may be sent.
-const SERVED: Served = Served::ALL.without(Served::FREE);
-
 impl<D: Device> Chains<D> {
     /// For the sessions of a pool, whose requests have at most `max_inline` octets of inline data. From now on the pool keeps
     /// freed blocks.
@@ -115,8 +112,8 @@ impl<D: Device> Chains<D> {
         let profile = target.profile(&mut device, template)?;
         let mut headers = |served| target.headers(&mut device, served);
         let headers = Headers {
-            all: headers(SERVED)?,
-            no_alloc: headers(SERVED.without(Served::ALLOC_STORE))?,
+            all: headers(Served::ALL)?,
+            no_alloc: headers(Served::ALL.without(Served::ALLOC_STORE))?,
             nothing: headers(Served::NOTHING)?,
         };
         pool.serve_by_device();

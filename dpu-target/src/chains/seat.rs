@@ -11,7 +11,7 @@ use kbtp_device::{Answer, Device, Master, Session, SetUpError, SlotRequest, Stan
 use kbtp_fabric::{Time, WorkId, WorkOutcome, WorkRequest};
 use kbtp_mlx5::Syndrome;
 use kbtp_wire::{
-    BlockOffset, ByteLen, Completion, DataDescriptor, Header, Opcode, RequestFlags, Status,
+    BlockOffset, ByteLen, Completion, DataDescriptor, Handle, Header, Opcode, RequestFlags, Status,
 };
 
 /// What [`Seat::work`] works with.
@@ -288,7 +288,12 @@ impl Seat {
             Some(Opcode::Load) => ByDevice::Load(ByteLen(self.session.loaded(slot))),
             Some(Opcode::Store) => ByDevice::Store(whole),
             Some(Opcode::AllocStore) => ByDevice::AllocStore(whole),
-            _ => ByDevice::Free,
+            _ => {
+                if let Some((handle, block)) = self.session.unbinds(slot) {
+                    shared.pool.unbound_by_device(handle, block);
+                }
+                ByDevice::Free
+            }
         };
         core.served(shared, done);
         counts.served.increment();
@@ -485,7 +490,7 @@ impl Seat {
         Ok(moved)
     }
 
-    /// The session is over: what its last request took from the ring goes back.
+    /// The session is over: what requests that came to nothing took from the ring, or from an entry, goes back.
     pub(super) fn end(&mut self, core: &mut TargetSession, shared: &Shared, counts: &ChainCounts) {
         while self.next < self.session.completed() {
             let slot = self.next;
@@ -494,17 +499,28 @@ impl Seat {
                 self.count(slot, core, shared, counts);
             }
         }
-        let slot = self.next;
-        let by_software = self.job.is_some_and(|job| job.slot == slot);
-        if slot >= self.session.received() || by_software {
-            return;
-        }
-        let allocation = self.session.allocation(slot);
-        if let Some(taken) = allocation.filter(|taken| !taken.bound)
-            && let Some(ticket) = taken.ticket
-        {
-            shared.pool.put_back_taken(ticket, taken.block);
-            counts.recovered.increment();
+        // Of two slots that have begun the first may lack only its completion.
+        for slot in self.next..self.session.received() {
+            if self.job.is_some_and(|job| job.slot == slot) {
+                continue;
+            }
+            let allocation = self.session.allocation(slot);
+            if let Some(taken) = allocation.filter(|taken| !taken.bound)
+                && let Some(ticket) = taken.ticket
+            {
+                shared.pool.put_back_taken(ticket, taken.block);
+                counts.recovered.increment();
+            }
+            // Another's handle it did not get to clear.
+            let own = |handle: &Handle| {
+                core.grant().is_some_and(|grant| {
+                    let row = handle.0.checked_sub(grant.handle_base.0);
+                    row.is_some_and(|row| row < grant.handle_count)
+                })
+            };
+            if let Some((handle, block)) = self.session.unbinds(slot).filter(|(one, _)| own(one)) {
+                shared.pool.unbound_by_device(handle, block);
+            }
         }
     }
 }

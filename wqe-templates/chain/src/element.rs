@@ -3,7 +3,8 @@
 use crate::key::Key;
 use crate::memory::Spot;
 use core::fmt;
-use kbtp_mlx5::{Opcode, limits::BASIC_BLOCK};
+use kbtp_mlx5::field::{RDMA_DATA_AT, SEND_DATA_AT};
+use kbtp_mlx5::{Field, Opcode, limits::BASIC_BLOCK};
 
 /// The name of a WQE: that of the design's tables.
 pub type Name = &'static str;
@@ -181,6 +182,20 @@ impl Element {
             }
             Shape::Wait(..) | Shape::Enable(..) | Shape::WaitData { .. } => &[],
         }
+    }
+
+    /// The octet that says whether its data segment with a choice names the one thing or the other; `None` if none has one.
+    #[must_use]
+    pub fn choice(&self) -> Option<Spot> {
+        let first = match self.shape {
+            Shape::Rdma(..) => RDMA_DATA_AT,
+            Shape::Send(_) => SEND_DATA_AT,
+            _ => return None,
+        };
+        let mut pieces = self.pieces().iter();
+        let n = u16::try_from(pieces.position(|piece| piece.instead.is_some())?).ok()?;
+        let low = Field::local_address(first, n).part(7, 1)?;
+        Some(Spot::field(self.name, low))
     }
 
     /// What it does at the responder, or looks at.

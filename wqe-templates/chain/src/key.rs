@@ -79,8 +79,6 @@ pub const VIEW_STRIDE: u64 = 256;
 pub const RECORDS_LEN: u64 = 3 << 20;
 /// Where Head lies under [`Key::Counters`].
 pub const HEAD_AT: u64 = 0;
-/// Where Tail lies.
-pub const TAIL_AT: u64 = 64;
 /// Where the counter lies that absorbs the FetchAdd of a request that needs none.
 pub const DUMMY_AT: u64 = 128;
 

@@ -16,7 +16,7 @@
 //! use kbtp_chain::{RequestCost, SlotCost, full};
 //!
 //! let template = full(kbtp_wire::ByteLen(65536));
-//! assert_eq!(SlotCost::of(&template).worker_wqes, 59);
+//! assert_eq!(SlotCost::of(&template).worker_wqes, 56);
 //! let load = RequestCost::of(&template, Action::Load { invalidate: false }).unwrap();
 //! assert_eq!(load.loopbacks, 3);
 //! println!("{template}");

@@ -112,18 +112,20 @@ pub mod scratch {
     pub const TICKET: u16 = 96;
     /// The entry's first word as it will be: Flags, Generation.
     pub const ENTRY: u16 = 104;
-    /// The Sequence to write to a ring slot, big-endian.
-    pub const SEQUENCE: u16 = 108;
     /// A Block Offset of all ones: consumed.
     pub const ONES: u16 = 112;
-    /// Status.
+    /// Status: what a COMPLETION says behind the Generation begins here...
     pub const STATUS: u16 = 122;
+    /// ...and has so many octets.
+    pub const TAIL_LEN: u32 = 18;
     /// Block Size, behind Status.
     pub const BLOCK_SIZE: u16 = 124;
     /// The reserved word of a COMPLETION, behind Block Size.
     pub const ZEROS: u16 = 128;
-    /// Copy of the entry's Block Offset.
-    pub const BLOCK: u16 = 136;
+    /// The Block Offset of a COMPLETION, behind the reserved word.
+    pub const BLOCK: u16 = 132;
+    /// Zeros: the same of a COMPLETION that says nothing of a block.
+    pub const NOTHING: u16 = 144;
 }
 
 impl fmt::Display for Spot {

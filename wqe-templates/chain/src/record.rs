@@ -2,10 +2,10 @@
 //! predicate, entry flags and variant of request; whatever is not listed is a punt.
 
 use crate::element::Element;
-use crate::key::{DUMMY_AT, HEAD_AT, Key, TAIL_AT};
+use crate::key::{DUMMY_AT, HEAD_AT};
 use crate::memory::{Memory, Spot, scratch};
 use crate::template::Template;
-use kbtp_mlx5::{Comparison, Field, Mkey, Opcode};
+use kbtp_mlx5::{Comparison, Field, Opcode};
 use kbtp_wire::{EntryFlags, RequestFlags};
 
 /// What a chain does for a request.
@@ -30,7 +30,7 @@ pub enum Action {
         /// Seal the block.
         seal: bool,
     },
-    /// The block goes back to the ring.
+    /// The entry is cleared; the block is software's to return.
     Free,
 }
 
@@ -122,23 +122,17 @@ pub enum Value {
     Octet(u8),
     /// Two octets.
     Half(u16),
-    /// Four octets.
-    Word(u32),
-    /// A key.
-    Key(Key),
     /// The low octet of the address of something in the scratch line.
     InScratch(u16),
 }
 
 impl Value {
     /// Appends its octets.
-    pub fn encode(self, key: impl Fn(Key) -> Mkey, to: &mut Vec<u8>) {
+    pub fn encode(self, to: &mut Vec<u8>) {
         match self {
             Self::Opcode(opcode) => to.push(opcode.to_wire()),
             Self::Octet(octet) => to.push(octet),
             Self::Half(half) => to.extend(half.to_be_bytes()),
-            Self::Word(word) => to.extend(word.to_be_bytes()),
-            Self::Key(name) => to.extend(key(name).0.to_be_bytes()),
             Self::InScratch(at) => {
                 let [_, low] = at.to_be_bytes();
                 to.push(low);
@@ -150,7 +144,6 @@ impl Value {
         match self {
             Self::Opcode(_) | Self::Octet(_) | Self::InScratch(_) => 1,
             Self::Half(_) => 2,
-            Self::Word(_) | Self::Key(_) => 4,
         }
     }
 }
@@ -190,10 +183,10 @@ impl Record {
 
     /// Its octets.
     #[must_use]
-    pub fn encode(&self, key: impl Fn(Key) -> Mkey) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut octets = Vec::new();
         for (_, value) in &self.values {
-            value.encode(&key, &mut octets);
+            value.encode(&mut octets);
         }
         octets
     }
@@ -230,7 +223,7 @@ fn value(spot: &Spot, action: Option<Action>) -> Value {
         Memory::Wqe(name) if *spot == Spot::field(name, Field::OPCODE) => {
             Value::Opcode(opcode(name, action))
         }
-        Memory::Wqe(name) => operand(name, spot, action),
+        Memory::Wqe(name) => operand(name, action),
         _ => entry_flags(action),
     }
 }
@@ -272,36 +265,32 @@ fn opcode(name: &str, action: Option<Action>) -> Opcode {
         }
         ("C1", Load { .. })
         | ("U1" | "U2", Store { .. } | AllocStore { .. })
-        | ("W1", AllocStore { .. } | Free)
-        | ("U0" | "WSEQ", Free) => Opcode::RdmaWrite,
+        | ("W1", AllocStore { .. })
+        | ("U0", Free) => Opcode::RdmaWrite,
         _ => Opcode::Nop,
     }
 }
 
-fn operand(name: &str, spot: &Spot, action: Option<Action>) -> Value {
+fn operand(name: &str, action: Option<Action>) -> Value {
     let alloc = matches!(action, Some(Action::AllocStore { .. }));
     let free = matches!(action, Some(Action::Free));
     let low = |value: u64| {
         let [.., octet] = value.to_be_bytes();
         Value::Octet(octet)
     };
-    match (name, spot.at) {
-        ("FA", _) if alloc => low(HEAD_AT),
-        ("FA", _) if free => low(TAIL_AT),
-        ("FA", _) => low(DUMMY_AT),
-        ("WD", at) if at == Field::WAIT_CONDITION.at => Value::Octet(if alloc || free {
+    match name {
+        "FA" => low(if alloc { HEAD_AT } else { DUMMY_AT }),
+        "WD" => Value::Octet(if alloc {
             Comparison::Equal as u8
         } else {
             Comparison::AlwaysTrue as u8
         }),
-        ("WD", at) if at == Field::WAIT_KEY.at => Value::Key(if free {
-            Key::BlockOffset
+        "C4" => Value::InScratch(if free {
+            scratch::NOTHING
         } else {
-            Key::Sequence
+            scratch::STATUS
         }),
-        ("WD", _) => Value::Word(u32::MAX),
-        ("W1", _) => Value::InScratch(if free { scratch::BLOCK } else { scratch::ONES }),
-        ("U0", _) => Value::InScratch(if free { scratch::ENTRY } else { scratch::TRASH }),
+        "U0" => Value::InScratch(if free { scratch::ENTRY } else { scratch::TRASH }),
         // Which half of the table: the Generation itself, or the next one.
         _ => Value::Octet(u8::from(alloc || free)),
     }

@@ -8,10 +8,9 @@ mod common;
 mod tests {
     use super::common::{BLOCK, SCRATCH, WORKER, placement};
     use kbtp_chain::element::{Cq, Queue, Shape};
-    use kbtp_chain::key::Key;
     use kbtp_chain::record::{Action, Outcome, Record, Variant, places};
     use kbtp_chain::{BuildError, Builder, Images, Placement, Step, Template, full, load};
-    use kbtp_mlx5::{Atomic, Body, CqeIndex, Mkey, Opcode, Wqe, WqeIndex};
+    use kbtp_mlx5::{Atomic, Body, CqeIndex, Opcode, Wqe, WqeIndex};
     use kbtp_wire::{EntryFlags, RequestFlags};
     use std::collections::BTreeMap;
 
@@ -116,10 +115,10 @@ mod tests {
     fn indices_are_those_of_the_slot() {
         let (template, place) = (full(BLOCK), placement());
         let builder = Builder::new(&template, &place, BLOCK).expect("it fits");
-        assert_eq!(place.slots(&template), 26);
-        // Slot 26 starts the second lap of both rings.
-        assert_eq!(place.block(&template, Queue::Worker, 26), 2048);
-        assert_eq!(place.block(&template, Queue::Client, 26), 256);
+        assert_eq!(place.slots(&template), 28);
+        // Slot 28 starts the second lap of both rings.
+        assert_eq!(place.block(&template, Queue::Worker, 28), 2048);
+        assert_eq!(place.block(&template, Queue::Client, 28), 256);
         let wait = |n, name| match Wqe::decode(&find(&builder, &template, n, name))
             .expect("ok")
             .body
@@ -140,17 +139,17 @@ mod tests {
             Body::Enable(enable) => (enable.qpn.get(), enable.up_to),
             other => panic!("{other:?}"),
         };
-        assert_eq!(enable(1, "EN0"), (0x41, WqeIndex(78 + 12)));
+        assert_eq!(enable(1, "EN0"), (0x41, WqeIndex(72 + 12)));
         assert_eq!(enable(1, "EC3"), (0x42, WqeIndex(7 + 5)));
         assert_eq!(enable(1, "EC4"), (0x42, WqeIndex(14)));
-        assert_eq!(enable(1, "END"), (0x41, WqeIndex(2 * 78 + 2)));
+        assert_eq!(enable(1, "END"), (0x41, WqeIndex(2 * 72 + 2)));
         assert_eq!(
-            enable(25, "END"),
+            enable(27, "END"),
             (0x41, WqeIndex(2048 + 2)),
             "over the end of the lap"
         );
         assert_eq!(
-            enable(831, "END"),
+            enable(895, "END"),
             (0x41, WqeIndex(2)),
             "32 laps are 2^16 basic blocks"
         );
@@ -160,9 +159,7 @@ mod tests {
     fn what_sleeps_is_a_nop_with_the_rest_in_place() {
         let (template, place) = (full(BLOCK), placement());
         let builder = Builder::new(&template, &place, BLOCK).expect("it fits");
-        for name in [
-            "C1", "C3", "U0", "U1", "U2", "X1", "W1", "WSEQ", "BT1", "BELL",
-        ] {
+        for name in ["C1", "C3", "U0", "U1", "U2", "X1", "W1", "BT1", "BELL"] {
             let mut octets = find(&builder, &template, 3, name);
             assert_eq!(octets[3], Opcode::Nop.to_wire(), "{name}");
             octets[3] = Opcode::RdmaRead.to_wire();
@@ -214,7 +211,7 @@ mod tests {
         let (template, place) = (full(BLOCK), placement());
         let builder = Builder::new(&template, &place, BLOCK).expect("it fits");
         let mut memory = Memory::default();
-        memory.arm(&builder, 27);
+        memory.arm(&builder, 29);
         let line = memory.read(SCRATCH + 256, 256);
         assert_eq!(line[..4], [1, 8, 0, 0], "version 1, COMPLETION, no flags");
         assert_eq!(
@@ -222,6 +219,7 @@ mod tests {
             [0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0],
             "status, Block Size, reserved"
         );
+        assert_eq!(line[144..162], [0; 18], "what a FREE says");
         for name in ["C2", "C4"] {
             let (_, element) = template.find(name).expect("a WQE");
             let len: u32 = element.pieces().iter().map(|piece| piece.spot.len).sum();
@@ -235,7 +233,7 @@ mod tests {
         let mut template = full(BLOCK);
         template.worker_stride = 60;
         let error = Builder::new(&template, &place, BLOCK).expect_err("too many");
-        assert_eq!(error, BuildError::Stride(Queue::Worker, 77, 60));
+        assert_eq!(error, BuildError::Stride(Queue::Worker, 72, 60));
         template.worker_stride = 3000;
         assert_eq!(
             Builder::new(&template, &place, BLOCK).expect_err("too large"),
@@ -315,14 +313,7 @@ mod tests {
 
     #[test]
     fn records_have_an_octet_for_each_place() {
-        let key = |key: Key| {
-            Mkey(if key == Key::BlockOffset {
-                0x0b00
-            } else {
-                0x0a00
-            })
-        };
-        for (template, len) in [(full(BLOCK), 29), (load(BLOCK), 5)] {
+        for (template, len) in [(full(BLOCK), 20), (load(BLOCK), 5)] {
             for action in [
                 None,
                 Some(Action::Load { invalidate: true }),
@@ -338,18 +329,17 @@ mod tests {
             ] {
                 let record = Record::of(&template, action);
                 assert!(record.fits());
-                assert_eq!(record.encode(key).len(), len);
+                assert_eq!(record.encode().len(), len);
                 assert_eq!(record.values.len(), places(&template).len());
             }
         }
         let template = full(BLOCK);
-        let free = Record::of(&template, Some(Action::Free)).encode(key);
+        let free = Record::of(&template, Some(Action::Free)).encode();
         let expected = [
             0, 0, 0, 0x0a, 0, 0x17, 0x17, 0x08, // C1 C2 C3 C4 BELL GO PW U0
-            64, 0, 1, 0, 8, 8, 0, 0, // Tail, BT1, EQUAL, X1 W1 WSEQ U1 U2
-            1, 0, 0, 0, 0, 0x0b, 0, 0xff, 0xff, 0xff,
-            0xff, // next generation, no flags, key, all ones
-            136, 104, // the block goes back, the entry is cleared
+            128, 0, 0, 0, 0, 0, 0, // no ticket, BT1, no wait, X1 W1 U1 U2
+            1, 0, 0, // next generation, no flags
+            104, 144, // the entry is cleared, the completion says nothing of a block
         ];
         assert_eq!(free, expected);
         let punt = Record::punt(&template);
@@ -379,11 +369,11 @@ mod tests {
                 .unwrap_or_else(|| panic!("no line for {name}"))
                 .to_owned()
         };
-        assert!(line("CPB").contains("C1[40..48] > scratch[136..144]"));
+        assert!(line("CPB").contains("C3[40..48] > scratch[132..140]"));
         assert!(line("U0").contains("NOP | RDMA_READ | RDMA_WRITE"));
         assert!(line("CASb").contains("k1"));
         assert!(line("C1").ends_with("< request T P"));
-        assert!(line("EN6").contains("W through EN7 (to 61)"));
+        assert!(line("EN6").contains("W through EN7 (to 56)"));
     }
 
     /// The listing that is committed is that of the code.

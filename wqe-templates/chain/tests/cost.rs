@@ -12,7 +12,7 @@ mod tests {
     #[test]
     fn a_slot_of_profile_f() {
         let cost = SlotCost::of(&full(BLOCK));
-        assert_eq!((cost.worker_wqes, cost.worker_blocks), (59, 77));
+        assert_eq!((cost.worker_wqes, cost.worker_blocks), (56, 72));
         // A COMPLETION of 40 octets takes eight pieces where the loaded length and offset are gathered from C1.
         assert_eq!((cost.client_wqes, cost.client_blocks), (4, 7));
     }
@@ -32,10 +32,10 @@ mod tests {
             (Action::Load { invalidate }, 3, 0),
             (Action::Store { invalidate, seal }, 9, 1),
             (Action::AllocStore { invalidate, seal }, 11, 1),
-            (Action::Free, 9, 0),
+            (Action::Free, 8, 0),
         ] {
             let cost = RequestCost::of(&template, action).expect("it comes to its end");
-            assert_eq!(cost.wqes_to_go, 27, "{action:?}");
+            assert_eq!(cost.wqes_to_go, 26, "{action:?}");
             assert_eq!(cost.loopbacks, loopbacks, "{action:?}");
             assert_eq!(cost.client_round_trips, client, "{action:?}");
         }

@@ -1,6 +1,6 @@
 //! Sizes that are chosen here, each with its reason.
 
-/// Log2 of the basic blocks of a session's loopback queue: 26 slots of profile F, more than the credits of any client here.
+/// Log2 of the basic blocks of a session's loopback queue: 28 slots of profile F, more than the credits of any client here.
 pub const LOG_WORKER: u8 = 11;
 
 /// Log2 of the basic blocks of a session's client queue: room for as many slots as the loopback queue has.

@@ -9,13 +9,14 @@ use crate::limits::{LOG_BELLS, LOG_CQ};
 use crate::session::{CQ_LEN, bound_of};
 use crate::{Answer, CqReader, Device, Master, Peer, Session, SlotRequest};
 use kbtp_chain::element::{Bound, Cq, Element, Name, Queue};
+use kbtp_chain::key::VIEW_STRIDE;
 use kbtp_chain::memory::{Memory, Spot, scratch};
 use kbtp_chain::{BuildError, Placement, Restart};
 use kbtp_memory::AccessError;
 use kbtp_mlx5::field::RDMA_DATA_AT;
 use kbtp_mlx5::limits::BASIC_BLOCK;
 use kbtp_mlx5::{Body, Control, Cqe, Field, Mkey, Opcode, Signal, Syndrome, WqeBuffer};
-use kbtp_wire::{BlockOffset, ByteLen, Generation, RingCounter, Ticket};
+use kbtp_wire::{BlockOffset, ByteLen, Generation, Handle, RingCounter, Ticket};
 
 /// How far the loopback queue is in a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,6 +137,17 @@ impl Session {
         Some(BlockOffset(u64::from_be_bytes(block)))
     }
 
+    /// Handle and block of slot `n`, a FREE that a chain served or began: it clears the handle's entry, and the block is
+    /// software's to return. `None` of any other request.
+    #[must_use]
+    pub fn unbinds(&self, n: u64) -> Option<(Handle, BlockOffset)> {
+        let [opcode] = self.get(n, Spot::field("U0", Field::OPCODE))?;
+        (opcode == Opcode::RdmaWrite.to_wire()).then_some(())?;
+        let view = self.get(n, Spot::field("T", Field::REMOTE_ADDRESS))?;
+        let handle = Handle(u64::from_be_bytes(view) / VIEW_STRIDE);
+        Some((handle, self.source(n)?))
+    }
+
     /// What slot `n` took from the ring, of a session whose loopback queue has stopped; `None` if its chain allocates nothing.
     #[must_use]
     pub fn allocation(&self, n: u64) -> Option<Allocation> {
@@ -235,8 +247,14 @@ impl Session {
         self.put(n, in_scratch(scratch::STATUS, 2), &status)?;
         let len = answer.data_len.0.to_be_bytes();
         self.put(n, in_scratch(scratch::BLOCK_SIZE, 4), &len)?;
-        let block = Spot::field("C3", Field::local_address(RDMA_DATA_AT, 0));
-        self.put(n, block, &answer.block.0.to_be_bytes())?;
+        let block = answer.block.0.to_be_bytes();
+        self.put(n, in_scratch(scratch::BLOCK, 8), &block)?;
+        // A FREE's chain that failed may have turned it elsewhere.
+        let choice = self.template().find("C4").and_then(|(_, c4)| c4.choice());
+        if let Some(choice) = choice {
+            let [_, low] = scratch::STATUS.to_be_bytes();
+            self.put(n, choice, &[low])?;
+        }
         let send = if answer.invalidate {
             let key = Spot::field("C1", Field::REMOTE_KEY);
             let key: [u8; 4] = self.get(n, key).unwrap_or_default();

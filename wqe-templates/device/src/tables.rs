@@ -350,7 +350,7 @@ const RECEIVED_ROW: u16 = 4;
 const LOG_LONG: u8 = 24;
 
 impl Records {
-    /// Makes and fills them: some 6 MiB. `ring` gives the keys of the ring that records name.
+    /// Makes and fills them: some 6 MiB.
     ///
     /// # Errors
     /// [`SetUpError`].
@@ -358,7 +358,6 @@ impl Records {
         device: &mut D,
         domain: Domain,
         template: &Template,
-        ring: impl Fn(Key) -> Mkey,
     ) -> Result<Self, SetUpError<D::Error>> {
         let punt_at = 2 * RECORDS_LEN;
         let received_at = punt_at + VIEW_STRIDE;
@@ -372,7 +371,7 @@ impl Records {
             for row in 0..u16::try_from(rows).unwrap_or(u16::MAX) {
                 let action = table::action(with_data, row);
                 if made.iter().all(|(one, _)| *one != action) {
-                    made.push((action, Record::of(template, action).encode(&ring)));
+                    made.push((action, Record::of(template, action).encode()));
                 }
                 let at = u64::from(row) * VIEW_STRIDE;
                 if let Some((_, octets)) = made.iter().find(|(one, _)| *one == action) {
@@ -380,7 +379,7 @@ impl Records {
                 }
             }
         }
-        let punt = Record::punt(template).encode(&ring);
+        let punt = Record::punt(template).encode();
         area.region.write(punt_at, &punt)?;
         let plain = |device: &mut D, key, at| {
             let (start, len) = range(key);

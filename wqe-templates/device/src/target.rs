@@ -170,11 +170,7 @@ impl Target {
         device: &mut D,
         template: Template,
     ) -> Result<Profile, SetUpError<D::Error>> {
-        let ring = |key| match key {
-            Key::BlockOffset => self.block_offset,
-            _ => self.sequence,
-        };
-        let records = Records::create(device, self.loopback, &template, ring)?;
+        let records = Records::create(device, self.loopback, &template)?;
         Ok(Profile { template, records })
     }
 

@@ -24,12 +24,15 @@ const RUN: Duration = Duration::from_secs(2);
 type Failure = SetUpError<ModelError>;
 
 struct Bench {
+    target: Target,
     model: Model,
     master: Master,
     session: Session,
     client: Client,
     held: Option<Outgoing>,
     served: u64,
+    /// The first slot that software has not looked at.
+    looked: u64,
 }
 
 fn pool() -> Result<PoolPlace, Failure> {
@@ -107,13 +110,41 @@ impl Bench {
         };
         target.pool().meta.write(8192 + 63 * 16, &entry.encode())?;
         Ok(Self {
+            target,
             model,
             master,
             session,
             client,
             held: None,
             served: 0,
+            looked: 0,
         })
+    }
+
+    /// Software returns what chains freed to the ring; nobody loads it here.
+    fn return_freed(&mut self) -> Result<(), Failure> {
+        let completed = self.session.completed();
+        let pool = self.target.pool();
+        for slot in self.looked..completed {
+            let Some((_, block)) = self.session.unbinds(slot) else {
+                continue;
+            };
+            let mut counter = [0; 8];
+            pool.meta.read(pool.counters_at + 64, &mut counter)?;
+            let [.., a, b, c, d] = counter;
+            let sequence = Ticket(u32::from_le_bytes([a, b, c, d]));
+            let slots = pool.ring.slots();
+            let place = u64::from(sequence.0.checked_rem(slots).unwrap_or(0)) * 16;
+            let octets = RingSlot { sequence, block }.encode();
+            pool.meta.write(pool.ring_at + place, &octets)?;
+            let next = sequence.0.wrapping_add(1);
+            let offset = u64::from(next.checked_rem(slots).unwrap_or(0)) * 16;
+            let tail = u64::from(next) << 32 | offset;
+            pool.meta
+                .write(pool.counters_at + 64, &tail.to_le_bytes())?;
+        }
+        self.looked = completed;
+        Ok(())
     }
 
     /// Serves what is in flight until so many completions are there.
@@ -131,6 +162,7 @@ impl Bench {
             while let Some(message) = self.client.receive() {
                 self.served += u64::from(message.octets.get(22..24) == Some(&[0, 0]));
             }
+            self.return_freed()?;
             let armed = self.session.arm_free(&mut self.model)?;
             if !moved && armed == 0 && !self.model.step() {
                 return Ok(false);

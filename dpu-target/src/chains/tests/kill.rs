@@ -60,6 +60,8 @@ fn cut(schedule: Schedule, seed: u64, case: (u8, u16, u64, u32), steps: u64) -> 
     }
     let before = chains.target.block(first_block(&chains, base(1)), BLOCK);
     chains.send(0, &request(opcode, flags, base(0) + handle, 2, len));
+    // One behind it, which may have begun when the first lacks but its completion.
+    chains.send(0, &request(ALLOC, 0, base(0) + 2, 3, BLOCK));
     let mut under_way = true;
     for _ in 0..steps {
         under_way = chains.step().unwrap();

@@ -9,7 +9,7 @@ use super::region_words::BlockWord;
 use super::{ANYBODY, CLEAN, Home, Pool};
 use crate::BlockIndex;
 use crate::sync::Word32;
-use kbtp_wire::{BlockOffset, ByteLen, RingOrder, Ticket};
+use kbtp_wire::{BlockOffset, ByteLen, Handle, RingOrder, Ticket};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -93,6 +93,19 @@ impl Pool {
                 self.put_back(block);
                 Word32::fetch_sub(&self.freed_count, 1, Release);
             }
+        }
+    }
+
+    /// A device cleared this handle's entry, or was about to: its block is freed unless the entry still binds it. Once for each
+    /// request that did.
+    pub fn unbound_by_device(&self, handle: Handle, block: BlockOffset) {
+        let (row, index) = (self.geometry.row(handle), self.geometry.block_at(block));
+        let (Some(row), Some(index)) = (row, index) else {
+            return;
+        };
+        let entry = self.entry(row);
+        if !(entry.is_valid() && entry.block == block) {
+            self.release(index);
         }
     }
 

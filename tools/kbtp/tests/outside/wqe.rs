@@ -37,11 +37,11 @@ fn show_prints_the_octets_that_arm_a_slot() {
 #[test]
 fn show_has_every_patch_and_enable_as_json() {
     let shown = json(&["wqe", "show", "--octets"]);
-    assert_eq!(list(&shown, "wqes").len(), 63);
+    assert_eq!(list(&shown, "wqes").len(), 60);
     let by_p = |patch: &&Value| patch["by"] == "P";
     let patches = list(&shown, "patches");
-    // Of the 22 pieces of the dispatching READ, one is in scratch.
-    assert_eq!(patches.iter().filter(by_p).count(), 21);
+    // Of the 19 pieces of the dispatching READ, one is in scratch.
+    assert_eq!(patches.iter().filter(by_p).count(), 18);
     let request = list(&shown, "request");
     let octets: u64 = request.iter().map(|one| one["len"].as_u64().unwrap()).sum();
     assert_eq!(octets, 128);
@@ -74,11 +74,11 @@ fn drawings_show_what_is_armed_and_what_ran() {
     let file = path.to_str().unwrap();
     ok(&["wqe", "show", "--svg", file]);
     let armed = std::fs::read_to_string(&path).unwrap();
-    drawing(&armed, 63);
+    drawing(&armed, 60);
     assert_eq!(armed.matches("wqe ran").count(), 0);
     ok(&["wqe", "run", "load", "--svg", file]);
     let ran = std::fs::read_to_string(&path).unwrap();
-    drawing(&ran, 63);
+    drawing(&ran, 60);
     assert!(ran.matches("wqe ran").count() > 40);
     let said = fails(1, &["wqe", "show", "--svg", "/nowhere/chain.svg"]);
     assert!(said.contains("/nowhere/chain.svg"), "{said}");
@@ -147,11 +147,11 @@ fn cost_counts_and_predicts() {
     let [full, load] = &list(&report, "profiles")[..] else {
         panic!("{report}")
     };
-    assert_eq!(full["wqes"], serde_json::json!([59, 4]));
+    assert_eq!(full["wqes"], serde_json::json!([56, 4]));
     assert_eq!(load["basic_blocks"], serde_json::json!([25, 4]));
     let requests = list(full, "requests");
     let round_trips = requests.iter().map(|one| &one["round_trips_in_the_device"]);
-    assert_eq!(round_trips.collect::<Vec<_>>(), [3, 9, 11, 9]);
+    assert_eq!(round_trips.collect::<Vec<_>>(), [3, 9, 11, 8]);
     for request in requests.iter().chain(list(load, "requests")) {
         let predicted = list(request, "predicted");
         let device = predicted.iter().map(|one| one["device"].as_str().unwrap());

@@ -7,7 +7,6 @@ use crate::memory::{Memory, Spot};
 use crate::order::{Order, Point, awaited};
 use crate::record::{Action, Record, Value};
 use crate::template::Template;
-use kbtp_mlx5::field::RDMA_DATA_AT;
 use kbtp_mlx5::{Field, Opcode};
 
 pub(super) fn check(template: &Template, order: &Order, findings: &mut Findings) {
@@ -176,9 +175,7 @@ fn terminates(template: &Template, order: &Order, findings: &mut Findings) {
 
 /// What a WQE reads and writes under a record.
 fn accesses(element: &Element, record: &Record) -> Vec<Access> {
-    let low = Field::local_address(RDMA_DATA_AT, 0).part(7, 1);
-    let place = low.map(|low| Spot::field(element.name, low));
-    let chosen = place.and_then(|place| record.value(place));
+    let chosen = element.choice().and_then(|place| record.value(place));
     let instead = element.pieces().iter().any(|piece| {
         let at = piece.instead.map(|spot| spot.at);
         matches!(chosen, Some(Value::InScratch(chosen)) if Some(chosen) == at)

@@ -3,11 +3,10 @@
 
 use super::{Finding, Findings, Rule};
 use crate::element::{Element, Kind, Name, Queue, Shape};
-use crate::key::{HEAD_AT, Key, TAIL_AT};
+use crate::key::{HEAD_AT, Key};
 use crate::memory::{Memory, Spot, scratch};
 use crate::record::{Outcome, Record, Value, Variant, places};
 use crate::template::Template;
-use kbtp_mlx5::field::RDMA_DATA_AT;
 use kbtp_mlx5::{Field, Opcode};
 use kbtp_wire::EntryFlags;
 
@@ -26,18 +25,18 @@ enum Effect {
     EntryRest,
     /// A counter is advanced.
     Ticket(u64),
-    /// The chain waits for a ring slot: under this key, for all ones or (none) for the ticket.
-    Awaits(Key, Option<u32>),
+    /// The chain waits for a ring slot's Sequence: for the ticket, or for something else.
+    Awaits { ticket: bool },
     /// The block of a ring slot is taken.
     Takes,
     /// The Block Offset of a ring slot is written, from here in scratch.
     SlotBlock(u16),
-    /// The Sequence of a ring slot is written.
-    SlotSequence,
     /// The block goes to the client.
     DataOut,
     /// The client's data comes to the block.
     DataIn,
+    /// What the next COMPLETION says behind the Generation, from here in scratch.
+    Tells(u16),
     /// A COMPLETION is sent by this WQE, with or without Invalidate.
     Answer(Name, bool),
 }
@@ -124,6 +123,7 @@ fn wanted(outcome: Outcome, flags: u16, v: u8, stores: bool) -> Option<Vec<Effec
                 Effect::EntryRest,
                 Effect::EntryWord(entry, Turn::Same),
                 Effect::DataIn,
+                Effect::Tells(scratch::STATUS),
                 Effect::Answer("C4", invalidate),
             ];
             [&goes[..], &rest].concat()
@@ -133,23 +133,22 @@ fn wanted(outcome: Outcome, flags: u16, v: u8, stores: bool) -> Option<Vec<Effec
             let rest = [
                 Effect::Probe,
                 Effect::Ticket(HEAD_AT),
-                Effect::Awaits(Key::Sequence, None),
+                Effect::Awaits { ticket: true },
                 Effect::Takes,
                 Effect::SlotBlock(scratch::ONES),
                 Effect::EntryRest,
                 Effect::EntryWord(entry, Turn::Next),
                 Effect::DataIn,
+                Effect::Tells(scratch::STATUS),
                 Effect::Answer("C4", invalidate),
             ];
             [&goes[..], &rest].concat()
         }
         13 if outcome == Outcome::NoData && stores && (flags == bound || flags == sealed) => {
             let rest = [
+                // The ring is software's: somebody may still send the block.
                 Effect::EntryWord(0, Turn::Next),
-                Effect::Ticket(TAIL_AT),
-                Effect::Awaits(Key::BlockOffset, Some(u32::MAX)),
-                Effect::SlotBlock(scratch::BLOCK),
-                Effect::SlotSequence,
+                Effect::Tells(scratch::NOTHING),
                 Effect::Answer("C4", false),
             ];
             [&goes[..], &rest].concat()
@@ -169,13 +168,16 @@ fn effects(template: &Template, record: &Record) -> Vec<Effect> {
         }
         match queue {
             Queue::Worker => worker(template, record, element, opcode, &mut all),
-            Queue::Client => client(element, opcode, &mut all),
+            Queue::Client => client(record, element, opcode, &mut all),
         }
     }
     all
 }
 
-fn client(element: &Element, opcode: Opcode, all: &mut Vec<Effect>) {
+fn client(record: &Record, element: &Element, opcode: Opcode, all: &mut Vec<Effect>) {
+    if element.choice().is_some() {
+        all.push(Effect::Tells(source(record, element)));
+    }
     match opcode {
         Opcode::RdmaWrite => all.push(Effect::DataOut),
         Opcode::RdmaRead => all.push(Effect::DataIn),
@@ -207,7 +209,9 @@ fn worker(
             }
         }
         Shape::WaitData { .. } if octet(Field::WAIT_CONDITION) != Some(0) => {
-            all.push(awaits(template, record, element));
+            let ticket = template.find("BT1").map(|(_, one)| record.opcode(one));
+            let ticket = ticket == Some(Opcode::RdmaRead);
+            all.push(Effect::Awaits { ticket });
         }
         Shape::Rdma(remote, _) => {
             let written = element
@@ -220,9 +224,6 @@ fn worker(
                 (Memory::Entry, true) if remote.key == Key::OwnBinding => Some(Effect::EntryRest),
                 (Memory::Entry, true) => Some(entry_word(record, element)),
                 (Memory::RingSlot, false) => Some(Effect::Takes),
-                (Memory::RingSlot, true) if remote.key == Key::Sequence => {
-                    Some(Effect::SlotSequence)
-                }
                 (Memory::RingSlot, true) => Some(Effect::SlotBlock(source(record, element))),
                 _ => None,
             };
@@ -232,27 +233,9 @@ fn worker(
     }
 }
 
-fn awaits(template: &Template, record: &Record, element: &Element) -> Effect {
-    let value = |field| record.value(Spot::field(element.name, field));
-    let key = match value(Field::WAIT_KEY) {
-        Some(Value::Key(key)) => key,
-        _ => Key::Client,
-    };
-    let data = Field::WAIT_DATA.part(0, 4).and_then(value);
-    // What the record puts there stands unless the ticket comes over it.
-    let ticket = template.find("BT1").map(|(_, one)| record.opcode(one));
-    let data = match (ticket, data) {
-        (Some(Opcode::RdmaRead), _) => None,
-        (_, Some(Value::Word(word))) => Some(word),
-        _ => Some(0),
-    };
-    Effect::Awaits(key, data)
-}
-
-/// Where in scratch a WRITE gathers from.
+/// Where in scratch a WQE gathers from: what it has a choice of, or all.
 fn source(record: &Record, element: &Element) -> u16 {
-    let low = Field::local_address(RDMA_DATA_AT, 0).part(7, 1);
-    let chosen = low.and_then(|low| record.value(Spot::field(element.name, low)));
+    let chosen = element.choice().and_then(|place| record.value(place));
     match chosen {
         Some(Value::InScratch(at)) => at,
         _ => element

@@ -1,4 +1,5 @@
-//! Profile F: LOAD, STORE, `ALLOC_STORE` and FREE of whole blocks; all else is handed to software.
+//! Profile F: LOAD, STORE, `ALLOC_STORE` and FREE of whole blocks; all else is handed to software. A FREE clears the entry and
+//! answers; the block goes back to the ring by software, once nobody sends it any more.
 
 use super::parts::{
     POISON, POISON_LINE, bell, byte_count, compare_data, compare_free, compare_none, completion,
@@ -10,12 +11,12 @@ use crate::element::{Address, Bound, Cq, Element, Queue, Remote, Shape};
 use crate::key::Key;
 use crate::memory::{Memory, Spot, scratch};
 use crate::template::Template;
-use kbtp_mlx5::field::RDMA_DATA_AT;
+use kbtp_mlx5::field::{RDMA_DATA_AT, SEND_DATA_AT};
 use kbtp_mlx5::{Field, Opcode};
 use kbtp_wire::ByteLen;
 
-/// The slot of profile F, for blocks of `block_size` octets: 59 WQEs of the loopback queue pair in 77 basic blocks, one
-/// more to fill up, and 4 of the client's in 7.
+/// The slot of profile F, for blocks of `block_size` octets: 56 WQEs of the loopback queue pair in 72 basic blocks, and 4 of
+/// the client's in 7.
 #[must_use]
 pub fn full(block_size: ByteLen) -> Template {
     let mut worker = predicate(block_size.0);
@@ -29,7 +30,7 @@ pub fn full(block_size: ByteLen) -> Template {
         client: client(block_size.0),
         receive: receive_list(),
         capacity: u32::from(crate::limits::MESSAGE_CAPACITY),
-        worker_stride: 78,
+        worker_stride: 72,
         client_stride: 7,
         head: 2,
     }
@@ -61,7 +62,6 @@ fn predicate(block_size: u32) -> Vec<Element> {
 /// The record, then copies that only STORE, `ALLOC_STORE` and FREE need: they run beside the data of a LOAD.
 fn dispatch_wave() -> Vec<Element> {
     let opcode = |wqe| field(wqe, Field::OPCODE);
-    let low_octet = |wqe| part(wqe, Field::local_address(RDMA_DATA_AT, 0), 7, 1);
     let record = [
         opcode("C1"),
         opcode("C2"),
@@ -76,15 +76,13 @@ fn dispatch_wave() -> Vec<Element> {
         field("WD", Field::WAIT_CONDITION),
         opcode("X1"),
         opcode("W1"),
-        opcode("WSEQ"),
         opcode("U1"),
         opcode("U2"),
         part("NG", Field::REMOTE_ADDRESS, 4, 1),
         in_scratch(scratch::ENTRY, 2),
-        field("WD", Field::WAIT_KEY),
-        part("WD", Field::WAIT_DATA, 0, 4),
-        low_octet("W1"),
-        low_octet("U0"),
+        part("U0", Field::local_address(RDMA_DATA_AT, 0), 7, 1),
+        // What the completion says behind the Generation.
+        part("C4", Field::local_address(SEND_DATA_AT, 4), 7, 1),
     ];
     let handle = |name, to| {
         copy(
@@ -104,7 +102,6 @@ fn dispatch_wave() -> Vec<Element> {
                 Spot::new(Memory::Wqe("C3"), 36, 12),
             ],
         ),
-        copy("CPB", data_address("C1"), &[in_scratch(scratch::BLOCK, 8)]),
         copy(
             "CPI2",
             field("C1", Field::REMOTE_KEY),
@@ -148,7 +145,6 @@ fn ticket_waves() -> Vec<Element> {
     let ticket = in_scratch(scratch::TICKET + 4, 4);
     let low = |wqe, of: Field| (wqe, Field::new(of.at + 4, 4));
     let slot = |name, (to, of)| swap_copy(name, offset, to, of);
-    let sequence = [3, 2, 1, 0].map(|octet| in_scratch(scratch::SEQUENCE + octet, 1));
     vec![
         look_up(
             "NG",
@@ -168,15 +164,15 @@ fn ticket_waves() -> Vec<Element> {
         slot("BS1", low("WD", Field::WAIT_ADDRESS)),
         slot("BS2", low("X1", Field::REMOTE_ADDRESS)),
         slot("BS3", low("W1", Field::REMOTE_ADDRESS)),
-        slot("BS4", low("WSEQ", Field::REMOTE_ADDRESS)),
-        swap_copy("BT1", ticket, "WD", Field::WAIT_DATA).asleep(&[Opcode::RdmaRead]),
-        copy("BT2", ticket, &sequence).signalled(),
+        swap_copy("BT1", ticket, "WD", Field::WAIT_DATA)
+            .asleep(&[Opcode::RdmaRead])
+            .signalled(),
         wait("WT7", Cq::Worker, 5),
         enable("EN7", W, Bound::Through("EN9")),
     ]
 }
 
-/// The ring slot of the ticket, and the block to or from it.
+/// The ring slot of the ticket, and the block from it.
 fn ring_wave() -> Vec<Element> {
     let in_slot = |key, at, len| Remote {
         key,
@@ -184,21 +180,10 @@ fn ring_wave() -> Vec<Element> {
         spot: Spot::new(Memory::RingSlot, at, len),
     };
     let block_offset = Spot::new(Memory::RingSlot, 8, 8);
-    let mut returned = look_up(
-        "W1",
-        Key::BlockOffset,
-        0,
-        block_offset,
-        &[in_scratch(scratch::ONES, 8)],
-    );
-    if let Shape::Rdma(_, pieces) = &mut returned.shape {
-        for piece in pieces {
-            piece.instead = Some(in_scratch(scratch::BLOCK, 8));
-        }
-    }
+    let ones = in_scratch(scratch::ONES, 8);
     let high = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
     vec![
-        wait_data("WD", in_slot(Key::Sequence, 0, 16), high, high),
+        wait_data("WD", in_slot(Key::Sequence, 0, 8), high, high),
         look_up(
             "X1",
             Key::BlockOffset,
@@ -207,16 +192,10 @@ fn ring_wave() -> Vec<Element> {
             &[data_address("C3")],
         )
         .asleep(&[Opcode::RdmaRead]),
-        returned.fenced().asleep(&[Opcode::RdmaWrite]),
-        look_up(
-            "WSEQ",
-            Key::Sequence,
-            0,
-            Spot::new(Memory::RingSlot, 0, 4),
-            &[in_scratch(scratch::SEQUENCE, 4)],
-        )
-        .asleep(&[Opcode::RdmaWrite])
-        .signalled(),
+        look_up("W1", Key::BlockOffset, 0, block_offset, &[ones])
+            .fenced()
+            .asleep(&[Opcode::RdmaWrite])
+            .signalled(),
         wait("WT8", Cq::Worker, 6),
         enable("EC3", C, Bound::Through("C3")),
         wait("WTC", Cq::Client, 1),
@@ -233,6 +212,7 @@ fn entry_waves() -> Vec<Element> {
         wait("WTD", Cq::Worker, 7),
         enable("END", W, Bound::NextSlot(2)),
         look_up("CK2", Key::Completed, 0xff00, row(4), &[trash(4)]),
+        copy("CPB", data_address("C3"), &[in_scratch(scratch::BLOCK, 8)]),
         look_up(
             "U1",
             Key::OwnBinding,
@@ -257,6 +237,20 @@ fn entry_waves() -> Vec<Element> {
 
 fn client(block_size: u32) -> Vec<Element> {
     let generation = in_scratch(scratch::REPLY_GENERATION, 2);
+    // Status, Block Size, the reserved word and the block lie side by side.
+    let mut told = completion(
+        "C4",
+        &[
+            in_scratch(scratch::ENTRY + 2, 2),
+            in_scratch(scratch::STATUS, scratch::TAIL_LEN),
+        ],
+    );
+    if let Shape::Send(pieces) = &mut told.shape
+        && let Some(tail) = pieces.last_mut()
+    {
+        // That of a FREE says nothing of a block: the record turns to zeros.
+        tail.instead = Some(in_scratch(scratch::NOTHING, scratch::TAIL_LEN));
+    }
     vec![
         transfer("C1", block_size).asleep(&[Opcode::RdmaWrite]),
         completion(
@@ -272,14 +266,6 @@ fn client(block_size: u32) -> Vec<Element> {
         transfer("C3", block_size)
             .asleep(&[Opcode::RdmaRead])
             .signalled(),
-        // Status, Block Size and the reserved word lie side by side.
-        completion(
-            "C4",
-            &[
-                in_scratch(scratch::ENTRY + 2, 2),
-                in_scratch(scratch::STATUS, 10),
-                data_address("C3"),
-            ],
-        ),
+        told,
     ]
 }

@@ -76,6 +76,8 @@ pub(crate) struct Party {
     /// Its handles.
     pub(crate) own: std::ops::Range<u64>,
     pub(crate) punts: u64,
+    /// The first slot that software has not looked at.
+    looked: u64,
 }
 
 type Observer = Box<dyn Fn(&Rig) -> Result<(), String>>;
@@ -85,6 +87,8 @@ pub(crate) struct Rig {
     pub(crate) target: Target,
     pub(crate) master: Master,
     pub(crate) parties: Vec<Party>,
+    /// Blocks that chains freed and software has not returned to the ring.
+    pub(crate) freed: Vec<BlockOffset>,
     pub(crate) random: Numbers,
     /// Called after each event of the model.
     pub(crate) observe: Option<Observer>,
@@ -225,6 +229,7 @@ impl Rig {
             target,
             master,
             parties: Vec::new(),
+            freed: Vec::new(),
             random: Numbers::new(setup.seed),
             observe: None,
             lazy: setup.schedule != Schedule::Eager,
@@ -271,6 +276,7 @@ impl Rig {
             held: None,
             own,
             punts: 0,
+            looked: first,
         });
     }
 
@@ -313,9 +319,60 @@ impl Rig {
         moved
     }
 
-    /// Software's turn: answers what rang, arms what is free.
+    /// Takes the blocks that FREEs let go, of requests that are answered or never will be.
+    fn look(&mut self) {
+        for at in 0..self.parties.len() {
+            let failed = self.failed(at).is_some();
+            let Party {
+                session, looked, ..
+            } = &mut self.parties[at];
+            let completed = session.completed();
+            let end = if failed {
+                session.received()
+            } else {
+                completed
+            };
+            for slot in *looked..end {
+                let Some((handle, block)) = session.unbinds(slot) else {
+                    continue;
+                };
+                let is_own = (TABLE_BASE..TABLE_BASE + HANDLES).contains(&handle.0);
+                let now = is_own.then(|| entry(&self.target, handle.0));
+                if now.is_some_and(|now| !now.is_valid() || now.block != block) {
+                    self.freed.push(block);
+                }
+            }
+            *looked = end.max(*looked);
+        }
+    }
+
+    /// Returns freed blocks to the ring unless a LOAD is under way. Whether there were any.
+    fn give_back(&mut self) -> bool {
+        let loads = (0..self.parties.len()).any(|at| {
+            let failed = self.failed(at).is_some();
+            let session = &mut self.parties[at].session;
+            let mut flights = session.completed()..session.received();
+            let is_load = |slot| {
+                session
+                    .asked(slot)
+                    .is_some_and(|(opcode, _)| opcode == LOAD)
+            };
+            !failed && flights.any(is_load)
+        });
+        if loads {
+            return false;
+        }
+        let returned = !self.freed.is_empty();
+        for block in std::mem::take(&mut self.freed) {
+            give_back(&self.target, block);
+        }
+        returned
+    }
+
+    /// Software's turn: answers what rang, returns what was freed, arms what is free.
     pub(crate) fn software(&mut self) -> bool {
-        let mut moved = false;
+        self.look();
+        let mut moved = self.give_back();
         while let Some((id, low)) = self.target.next_punt() {
             let party = &mut self.parties[usize::from(id)];
             party.punts += 1;
@@ -378,6 +435,23 @@ impl Rig {
         read.map_or(Vec::new(), |()| octets)
     }
 
+    /// All slots of the ring.
+    pub(crate) fn ring(&self) -> Vec<RingSlot> {
+        let slots = 0..u64::from(ring().slots());
+        slots.map(|slot| self.slot(slot)).collect()
+    }
+
+    /// Head and Tail.
+    pub(crate) fn counters(&self) -> [u8; 72] {
+        let mut octets = [0; 72];
+        self.target
+            .pool()
+            .meta
+            .read(COUNTERS_AT, &mut octets)
+            .unwrap();
+        octets
+    }
+
     /// A slot of the ring.
     pub(crate) fn slot(&self, slot: u64) -> RingSlot {
         let mut octets = [0; 16];
@@ -428,6 +502,26 @@ impl Rig {
         let region = self.parties[party].client.region();
         region.write(slot * u64::from(BLOCK), octets).unwrap();
     }
+}
+
+/// A block goes back to the ring, under the next ticket.
+fn give_back(target: &Target, block: BlockOffset) {
+    let meta = &target.pool().meta;
+    let mut octets = [0; 8];
+    meta.read(COUNTERS_AT + 64, &mut octets).unwrap();
+    let ticket = u32::from_le_bytes(octets[4..].try_into().unwrap());
+    let slots = ring().slots();
+    let at = RING_AT + u64::from(ticket % slots) * 16;
+    let octets = RingSlot {
+        sequence: Ticket(ticket),
+        block,
+    };
+    let octets = octets.encode();
+    meta.write(at + 8, &octets[8..]).unwrap();
+    meta.write(at, &octets[..8]).unwrap();
+    let next = ticket.wrapping_add(1);
+    let tail = u64::from(next) << 32 | u64::from(next % slots) << 4;
+    meta.write(COUNTERS_AT + 64, &tail.to_le_bytes()).unwrap();
 }
 
 fn entry(target: &Target, handle: u64) -> TableEntry {

@@ -219,7 +219,11 @@ impl Drive {
         if answer.generation != entry.generation {
             return Err(format!("{answer:?}, {entry:?}: {}", show()));
         }
-        if ask.opcode != FREE {
+        if ask.opcode == FREE {
+            if (answer.data_len.0, answer.block.0) != (0, 0) {
+                return Err(format!("{answer:?}: {}", show()));
+            }
+        } else {
             let data = pattern(expected.data);
             if answer.data_len.0 != BLOCK || answer.block != entry.block {
                 return Err(format!("{answer:?}, {entry:?}: {}", show()));

@@ -59,6 +59,7 @@ impl Bed {
         let rig = &mut self.rig;
         let party = rig.parties.remove(0);
         party.session.destroy(&mut rig.model).unwrap();
+        rig.freed.clear();
         let [meta, blocks] = &self.pool;
         rig.target.pool().meta.write(0, meta).unwrap();
         rig.target.pool().blocks.write(0, blocks).unwrap();

@@ -176,6 +176,38 @@ fn three_sessions_in_any_order() {
     }
 }
 
+/// A FREE leaves the ring alone: Tail may name a slot that the free of the turn before is still to fill, which looks empty
+/// until then. Software returns the block when it has looked at the turn.
+#[test]
+fn a_free_touches_no_ring_slot() {
+    for schedule in SCHEDULES {
+        let mut rig = Rig::new(&Setup::new(schedule, 3, 1));
+        let data = Some((KEY, BUFFER, BLOCK));
+        rig.send(0, &request(ALLOC, 0, 1, TABLE_BASE, 0, data));
+        rig.settle().expect("it comes to rest");
+        rig.received(0).expect("a completion");
+        let block = rig.entry(TABLE_BASE).block;
+        let before = (rig.ring(), rig.counters());
+        rig.send(0, &request(FREE, 0, 2, TABLE_BASE, 0, None));
+        let mut idle = 0;
+        while idle < 100 {
+            idle = if rig.step().expect("nobody looks") {
+                0
+            } else {
+                idle + 1
+            };
+        }
+        let answer = completion(&rig.received(0).expect("a completion")).expect("one");
+        assert_eq!(answer.status, Status::Ok, "{schedule:?}");
+        assert!(!rig.entry(TABLE_BASE).is_valid());
+        assert_eq!((rig.ring(), rig.counters()), before, "{schedule:?}");
+        assert!(!rig.found().contains(&block.0));
+        rig.settle().expect("it comes to rest");
+        rig.conserved().expect("software returned the block");
+        assert_eq!(rig.parties[0].punts, 0);
+    }
+}
+
 /// Whatever a device may do beside.
 #[test]
 fn chains_bear_every_hazard() {
