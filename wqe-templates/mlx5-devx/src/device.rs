@@ -2,6 +2,7 @@
 
 use crate::alias;
 use crate::command::{self, Command, Refused, check, number};
+use crate::hca::{self, Atomics, Capabilities, General, Kind, Sharing};
 use crate::kernel::{Handle, Kernel, Port};
 use crate::key::Key;
 use crate::queue::{self, CompletionQueue, Connection, InUmem, QueuePair};
@@ -112,6 +113,35 @@ impl<K: Kernel> Mlx5Devx<K> {
     /// What leads to it.
     pub const fn kernel(&self) -> &K {
         &self.kernel
+    }
+
+    /// Lets the device go on while it is waited for; `false` when that has been long enough.
+    pub fn wait(&mut self) -> bool {
+        self.kernel.wait()
+    }
+
+    /// What the device can do, as it says itself.
+    ///
+    /// # Errors
+    /// [`DevxError`].
+    pub fn capabilities(&mut self) -> Result<Capabilities, Error<K>> {
+        let mut ask = |kind| {
+            let what = "its capabilities";
+            let request = hca::query(kind);
+            let mut answer = vec![0; hca::ANSWER];
+            let asked = self.kernel.command(&request, &mut answer);
+            asked.map_err(|source| DevxError::Kernel { what, source })?;
+            check(&request, &answer).map_err(|source| DevxError::Refused { what, source })?;
+            Ok::<_, Error<K>>(answer)
+        };
+        let general = General::decode(&ask(Kind::General)?);
+        let atomics = Atomics::decode(&ask(Kind::Atomic)?);
+        Ok(Capabilities {
+            general,
+            atomics,
+            // Devices of before sharing do not know the second page.
+            sharing: ask(Kind::General2).ok().map(|page| Sharing::decode(&page)),
+        })
     }
 
     /// An alias of a key of another function of the device, which it allowed whoever shows the access key.

@@ -130,6 +130,27 @@ impl Atomics {
     }
 }
 
+/// All of what is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// General.
+    pub general: General,
+    /// Of atomics.
+    pub atomics: Atomics,
+    /// Of sharing; `None` on a device that does not know it.
+    pub sharing: Option<Sharing>,
+}
+
+impl Capabilities {
+    /// What is missing for chains, each in words.
+    #[must_use]
+    pub fn lacks(&self) -> Vec<&'static str> {
+        let masked = self.atomics.masked_8();
+        let masked = (!masked).then_some("masked atomics of 8 octets");
+        self.general.lacks().into_iter().chain(masked).collect()
+    }
+}
+
 /// What may be shared with other functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sharing {

@@ -120,6 +120,6 @@ pub trait Kernel {
     /// The next event.
     fn next_event(&mut self) -> Option<DeviceEvent>;
 
-    /// Called while a command's WQE is waited for; `false` when that has been long enough.
+    /// Called while something is waited for; `false` when that has been long enough, and it begins anew.
     fn wait(&mut self) -> bool;
 }

@@ -16,6 +16,7 @@ mod kernel;
 pub mod key;
 mod libmlx5;
 pub mod queue;
+mod tier;
 mod umr;
 
 pub use bits::Bits;
@@ -23,3 +24,4 @@ pub use command::{Command, Refused};
 pub use device::{DevxError, Mlx5Devx};
 pub use kernel::{Handle, Kernel, Port, Registered};
 pub use libmlx5::{Libmlx5, NoDevice};
+pub use tier::{Judgement, Unfit, judge};

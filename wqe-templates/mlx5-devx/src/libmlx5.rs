@@ -60,7 +60,7 @@ pub struct Libmlx5 {
 /// The port that is used: devices have one for each function.
 const PORT: u8 = 1;
 
-/// Looks at a CQE of a UMR before it counts as lost: some tenths of a second, and a device takes microseconds.
+/// Looks at a CQE before it counts as lost: some tenths of a second, and a device takes microseconds.
 const PATIENCE: u32 = 1 << 20;
 
 impl Libmlx5 {
@@ -270,9 +270,13 @@ impl Kernel for Libmlx5 {
     }
 
     fn wait(&mut self) -> bool {
-        self.waited = self.waited.saturating_add(1);
         std::thread::yield_now();
-        self.waited < PATIENCE
+        self.waited = self.waited.saturating_add(1);
+        let goes_on = self.waited < PATIENCE;
+        if !goes_on {
+            self.waited = 0;
+        }
+        goes_on
     }
 }
 

@@ -11,7 +11,7 @@ mod tests {
     use kbtp_mlx5::{
         AccessRights, CqArm, Cqe, CqeOpcode, Cqn, Mkey, OpOwn, Qpn, RepeatEntry, UAR_CQ, UAR_SEND,
     };
-    use kbtp_mlx5_devx::{Bits, Command, Handle, Kernel, Mlx5Devx, Port, Registered};
+    use kbtp_mlx5_devx::{Bits, Command, Handle, Kernel, Mlx5Devx, Port, Registered, Unfit, judge};
     use std::collections::BTreeMap;
 
     #[derive(Debug, thiserror::Error)]
@@ -33,6 +33,7 @@ mod tests {
         /// UMRs fail with this syndrome, if it is not zero.
         syndrome: u8,
         silent: bool,
+        lacks: Vec<u16>,
         produced: u64,
     }
 
@@ -56,11 +57,37 @@ mod tests {
         }
     }
 
+    impl Fake {
+        /// A device that has everything, but for what is in `lacks`: fields by their bit in the general page.
+        fn say_capabilities(&self, modifier: u8, answer: &mut [u8]) {
+            let mut set = |at: u16, len, value: u64| {
+                Bits::new(0x80 + at, len).set(answer, value);
+            };
+            match modifier >> 1 {
+                0 => {
+                    for at in [0x21e, 0x22c] {
+                        set(at, 1, u64::from(!self.lacks.contains(&at)));
+                    }
+                    set(0x88, 8, 15);
+                    set(0x11a, 6, 16);
+                }
+                3 => {
+                    set(0x90, 16, if self.lacks.contains(&0x90) { 3 } else { 15 });
+                    set(0xb0, 16, 0x3c);
+                }
+                _ => {}
+            }
+        }
+    }
+
     impl Kernel for Fake {
         type Error = No;
 
         fn command(&mut self, request: &Command, answer: &mut [u8]) -> Result<(), No> {
             self.note(request, answer);
+            if request.opcode() == 0x100 && answer[0] == 0 {
+                self.say_capabilities(request.as_octets()[7], answer);
+            }
             Ok(())
         }
 
@@ -335,6 +362,50 @@ mod tests {
         assert_eq!(said.unwrap(), Mkey(0x102 << 8));
         device.allow_alias(Mkey(0x4500), &[7; 32]).unwrap();
         assert_eq!(device.kernel().last[20..24], [0, 0, 0, 0x45]);
+    }
+
+    #[test]
+    fn a_device_that_lacks_something_is_not_even_calibrated() {
+        for (lacks, word) in [(0x22c, "wait for one another"), (0x90, "masked atomics")] {
+            let mut device = Mlx5Devx::new(Fake {
+                lacks: vec![lacks],
+                ..Fake::default()
+            });
+            let judgement = judge(&mut device, &mut || 0).unwrap();
+            let said = judgement.unfit.unwrap().to_string();
+            assert!(said.contains(word), "{said}");
+            assert_eq!(judgement.report, None);
+            assert_eq!(device.kernel().opcodes, [0x100; 3]);
+        }
+    }
+
+    #[test]
+    fn a_device_that_does_nothing_is_refused_step_by_step() {
+        // It says that it can do all, takes all commands, and then no CQE comes.
+        let mut device = Mlx5Devx::new(Fake {
+            silent: true,
+            ..Fake::default()
+        });
+        let judgement = judge(&mut device, &mut || 0).unwrap();
+        let Some(Unfit::Failed(steps)) = judgement.unfit else {
+            panic!("{judgement:?}");
+        };
+        for step in ["step 1, ", "step 2, ", "step 5, ", "step 7, ", "step 13, "] {
+            assert!(steps.iter().any(|said| said.starts_with(step)), "{steps:?}");
+        }
+        let needed = judgement.report.unwrap();
+        let needed = needed.probes.iter().filter(|probe| probe.needed).count();
+        assert_eq!(steps.len(), needed, "{steps:?}");
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_is_no_fit_one() {
+        let mut device = Mlx5Devx::new(Fake {
+            refuse: Some(0x100),
+            ..Fake::default()
+        });
+        let said = judge(&mut device, &mut || 0).unwrap_err().to_string();
+        assert!(said.contains("what it can do"), "{said}");
     }
 
     #[test]

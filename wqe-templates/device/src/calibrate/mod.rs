@@ -56,22 +56,25 @@ pub struct Report {
 }
 
 impl Report {
+    /// What chains need and the device was not seen to do: one line for each step, with its number. Empty if they may serve.
+    #[must_use]
+    pub fn failed(&self) -> Vec<String> {
+        let needed = self.probes.iter().filter(|probe| probe.needed);
+        let failed = needed.filter_map(|probe| match &probe.outcome {
+            Outcome::Failed(how) => Some((probe, how.as_str())),
+            Outcome::NotTried(why) => Some((probe, *why)),
+            Outcome::Passed | Outcome::Says(_) => None,
+        });
+        failed
+            .map(|(probe, how)| format!("step {}, {}: {how}", probe.number, probe.asks))
+            .collect()
+    }
+
     /// Why chains may not serve with this device, in words; `None` if they may.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
-        let failed = self.probes.iter().filter(|probe| {
-            probe.needed && matches!(probe.outcome, Outcome::Failed(_) | Outcome::NotTried(_))
-        });
-        let why: Vec<String> = failed
-            .map(|probe| {
-                let how = match &probe.outcome {
-                    Outcome::Failed(how) => how,
-                    _ => "not tried",
-                };
-                format!("{}: {how}", probe.asks)
-            })
-            .collect();
-        (!why.is_empty()).then(|| why.join("; "))
+        let failed = self.failed();
+        (!failed.is_empty()).then(|| failed.join("; "))
     }
 }
 
