@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// The port a target listens on by default. It is not assigned by IANA; any other will do.
@@ -190,12 +191,58 @@ pub enum EngineChoice {
     Chain,
 }
 
-/// The device of [`EngineChoice::Chain`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// The device of [`EngineChoice::Chain`]: `model`, or `mlx5:DEVICE`.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
 pub enum NicChoice {
     /// A device in software, in the one worker there is then; its clients come over TCP all the same.
     Model,
+    /// A device of the mlx5 family, by the kernel's name for it.
+    Mlx5(String),
+}
+
+impl fmt::Display for NicChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Model => f.write_str("model"),
+            Self::Mlx5(device) => write!(f, "mlx5:{device}"),
+        }
+    }
+}
+
+/// Not the name of a device for chains.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{0:?} is no device for chains: give model, or mlx5:DEVICE with a name that `kbtp doctor` lists"
+)]
+pub struct NoNic(String);
+
+impl FromStr for NicChoice {
+    type Err = NoNic;
+
+    fn from_str(text: &str) -> Result<Self, NoNic> {
+        // A device is a folder of this name in /sys, and no path to elsewhere.
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && name.len() <= limits::DEVICE_NAME_MAX
+                && name
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+        };
+        match text.strip_prefix("mlx5:") {
+            Some(device) if is_name(device) => Ok(Self::Mlx5(device.to_owned())),
+            None if text == "model" => Ok(Self::Model),
+            _ => Err(NoNic(text.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<String> for NicChoice {
+    type Error = NoNic;
+
+    fn try_from(text: String) -> Result<Self, NoNic> {
+        text.parse()
+    }
 }
 
 /// How much something is wished for.

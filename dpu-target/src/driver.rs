@@ -3,6 +3,7 @@
 mod admin;
 mod build;
 mod control;
+mod device;
 mod memory;
 mod overview;
 mod parting;
@@ -59,6 +60,16 @@ pub enum StartError {
     /// The device does not do what chains need.
     #[error("the device cannot serve the pool: {0}")]
     Device(String),
+    /// Chains may not serve with the device: T2, which was asked for, does not run.
+    #[error(
+        "chains (T2) may not serve with {device}: {why}; software (T0) would serve: start with engine = \"software\""
+    )]
+    Unfit {
+        /// The device.
+        device: String,
+        /// What it lacks, or which steps of the calibration failed.
+        why: String,
+    },
     /// No RDMA device listens there.
     #[error(
         "cannot listen on {address} of an RDMA device: name an address that a device here has, or leave `rdma` empty and serve iWARP over TCP"

@@ -51,7 +51,7 @@ mod units;
 
 pub use config::{
     ConfigError, DEFAULT_ADMIN_PORT, DEFAULT_PORT, DirectConfig, EngineChoice, Lease, LimitsConfig,
-    NicChoice, PagesConfig, SpinPolicy, TargetConfig, TenantConfig, TenantKey, Wish,
+    NicChoice, NoNic, PagesConfig, SpinPolicy, TargetConfig, TenantConfig, TenantKey, Wish,
 };
 pub use driver::{JoinError, ShutdownHandle, StartError, Target};
 pub use footprint::MemoryBound;

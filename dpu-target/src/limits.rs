@@ -131,6 +131,9 @@ pub const CHAIN_SESSIONS: usize = 256;
 /// Request Credits at most of a target with chains: slots of a session, but for two (`kbtp_device::Session::credits`).
 pub const CHAIN_CREDITS: u16 = 24;
 
+/// Octets of the name of an RDMA device: what the kernel gives one (`IB_DEVICE_NAME_MAX`), without its zero.
+pub const DEVICE_NAME_MAX: usize = 63;
+
 /// Events of the model of a device before others have their turn: some ten requests.
 pub const CHAIN_STEPS: u32 = 2048;
 

@@ -1,6 +1,6 @@
 //! The checks of a configuration, in the order of its keys.
 
-use super::{ConfigError, EngineChoice, Lease, SpinPolicy, TargetConfig};
+use super::{ConfigError, EngineChoice, Lease, NicChoice, SpinPolicy, TargetConfig};
 use crate::limits;
 use crate::units::format_size;
 use std::fmt;
@@ -46,15 +46,17 @@ impl TargetConfig {
         check(
             chain == self.nic.is_some(),
             "nic",
-            self.nic.map_or("none", |_| "model"),
+            self.nic
+                .as_ref()
+                .map_or_else(|| "none".to_owned(), NicChoice::to_string),
             "chains need a device, and nothing else does",
-            "give engine = \"chain\" and nic = \"model\", or neither",
+            "give engine = \"chain\" and nic = \"model\" or \"mlx5:DEVICE\", or neither",
         )?;
         check(
             !chain || self.workers.is_none_or(|workers| workers == 1),
             "workers",
             self.workers.unwrap_or(1),
-            "the model of a device runs in one worker",
+            "a device for chains is served by one worker",
             "take 1, or leave it out",
         )
     }

@@ -6,9 +6,9 @@ use super::memory::{Link, Memory};
 use super::overview::{Facts, Overview};
 use super::parting::Parting;
 use super::worker::{Command, WorkerThread};
-use super::{ShutdownHandle, StartError, Target, Thread, os};
+use super::{ShutdownHandle, StartError, Target, Thread, device, os};
 use crate::chains::{Chains, Nic};
-use crate::config::{EngineChoice, SpinPolicy, TargetConfig};
+use crate::config::{EngineChoice, NicChoice, SpinPolicy, TargetConfig};
 use crate::engine::{Engine, Times, Worker};
 use crate::inbox::{Inbox, InboxSender, inbox};
 use crate::lifecycle::Lifecycle;
@@ -22,7 +22,6 @@ use kbtp_core::{Directory, DirectoryConfig, Shared, TenantConfig, TenantKey};
 use kbtp_iwarp_tcp::{
     Clock, Config as RdmaConfig, CopyFirst, ListenOptions, Listener, Poller, Spin, StreamOptions,
 };
-use kbtp_nic_model::{Hazards, Model, Schedule};
 use kbtp_wire::AuthMode;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -184,12 +183,17 @@ impl Builder {
         Ok(())
     }
 
-    /// The device, if chains are to serve. The model does what comes at once: what it may do besides is for tests.
+    /// The device, if chains are to serve; it was seen to do what they need.
     fn nic(&self) -> Result<Option<Nic>, StartError> {
         if self.config.engine != EngineChoice::Chain {
             return Ok(None);
         }
-        let model = Model::new(Hazards::default(), Schedule::Eager, 1);
+        let clock = self.poller.clock();
+        let mut now = || clock.now().0;
+        let model = match &self.config.nic {
+            Some(NicChoice::Mlx5(name)) => return Err(device::mlx5(name, &mut now)),
+            Some(NicChoice::Model) | None => device::model(&mut now)?,
+        };
         let inline = u32::try_from(self.config.max_inline).unwrap_or(u32::MAX);
         let chains = Chains::new(model, &self.own.shared.pool, inline);
         chains

@@ -12,7 +12,7 @@ use clap::{
     ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
 };
 use clap_complete::Shell;
-use kbtp_target::{Lease, parse_size};
+use kbtp_target::{Lease, NicChoice, parse_size};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -141,13 +141,6 @@ pub enum Engine {
     Chain,
 }
 
-/// A NIC for chains.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Nic {
-    /// One in software.
-    Model,
-}
-
 /// A switch written out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Switch {
@@ -252,9 +245,10 @@ pub struct ServeArgs {
     #[arg(long, env = "KBTP_ENGINE", value_name = "software|chain")]
     pub engine: Option<Engine>,
 
-    /// The NIC of --engine chain; model is one in software: what chains do can be seen, at a fraction of a NIC's speed
-    #[arg(long, env = "KBTP_NIC", value_name = "model")]
-    pub nic: Option<Nic>,
+    /// The NIC of --engine chain: a device that `kbtp doctor` lists, or model, one in software: what chains do can be seen, at a
+    /// fraction of a NIC's speed
+    #[arg(long, env = "KBTP_NIC", value_name = "model|mlx5:DEVICE")]
+    pub nic: Option<NicChoice>,
 
     /// Worker threads [default: one for each core, at most 16; with --engine chain one]
     #[arg(long, env = "KBTP_WORKERS", value_name = "N")]

@@ -1,10 +1,10 @@
 //! The configuration of `serve`: file, then environment, then flags.
 
-use crate::cli::{Engine, MaybeAddr, Nic, ServeArgs, Switch};
+use crate::cli::{Engine, MaybeAddr, ServeArgs, Switch};
 use crate::failure::Failure;
 use crate::files;
 use crate::own_target::wrong_config;
-use kbtp_target::{ConfigError, DirectConfig, EngineChoice, NicChoice, TargetConfig, TenantConfig};
+use kbtp_target::{ConfigError, DirectConfig, EngineChoice, TargetConfig, TenantConfig};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -94,7 +94,9 @@ fn lay_over(config: &mut TargetConfig, args: &ServeArgs) {
             Engine::Chain => EngineChoice::Chain,
         };
     }
-    config.nic = args.nic.map(|Nic::Model| NicChoice::Model).or(config.nic);
+    if let Some(nic) = &args.nic {
+        config.nic = Some(nic.clone());
+    }
     if let Some(direct) = args.direct {
         let on = direct == Switch::On;
         config.direct = DirectConfig {

@@ -3,6 +3,7 @@
 mod bundle;
 mod rdma;
 mod sys;
+mod tier;
 
 use crate::cli::DoctorArgs;
 use crate::failure::Failure;
@@ -53,6 +54,8 @@ struct Way {
 struct Report {
     findings: Vec<Finding>,
     devices: Vec<rdma::Device>,
+    /// Of each mlx5 device.
+    tiers: Vec<tier::Tier>,
     ways: Vec<Way>,
     would_run: Option<&'static str>,
 }
@@ -117,6 +120,11 @@ fn text(report: &Report) -> String {
 
 fn examine(root: &Path) -> Report {
     let devices = rdma::devices(root);
+    let tiers = if root == Path::new("/") {
+        tier::tiers(&devices, &tier::ask)
+    } else {
+        tier::tiers(&devices, &|_| Err("its machine is not this one".to_owned()))
+    };
     let loopback = loopback();
     let plain_runs = loopback.state != State::Missing;
     let findings = vec![
@@ -132,8 +140,8 @@ fn examine(root: &Path) -> Report {
     let ways = vec![
         Way {
             name: CHAIN,
-            runs: false,
-            why: chain_why(&devices),
+            runs: tiers.iter().any(|one| one.would_run == "T2"),
+            why: tier::chain_why(&tiers),
         },
         Way {
             name: VERBS,
@@ -153,17 +161,9 @@ fn examine(root: &Path) -> Report {
     Report {
         findings,
         devices,
+        tiers,
         ways,
         would_run: plain_runs.then_some(PLAIN),
-    }
-}
-
-fn chain_why(devices: &[rdma::Device]) -> String {
-    if devices.iter().any(|d| d.name.starts_with("mlx5")) {
-        "an mlx5 device is here, but this version has no engine for managed work queues".to_owned()
-    } else {
-        "needs an mlx5 device (BlueField, ConnectX), and an engine that this version does not have"
-            .to_owned()
     }
 }
 
@@ -466,7 +466,8 @@ mod tests {
         assert!(text(&report).contains("-> modprobe ib_uverbs"));
         assert_eq!(finding(&report, "hugepages").found, "12 of 2.00 MiB free");
         assert_eq!(finding(&report, "NUMA nodes").found, "2");
-        assert!(report.ways[0].why.contains("mlx5 device is here"));
+        assert!(report.ways[0].why.contains("mlx5_0: T0, "));
+        assert_eq!(report.tiers.len(), 1);
         assert!(
             report.ways[1]
                 .why

@@ -395,9 +395,7 @@ mod tests {
     fn a_device_that_cannot_be_opened_is_named() {
         let said = Libmlx5::open("mlx5_of_nowhere").unwrap_err().to_string();
         assert!(
-            said.contains("mlx5_of_nowhere")
-                || said.contains("cannot be used")
-                || said.contains("listing"),
+            said.contains("mlx5_of_nowhere") || said.contains("cannot be used"),
             "{said}"
         );
     }

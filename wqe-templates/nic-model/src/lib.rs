@@ -35,6 +35,7 @@ pub use client::{Client, ClientKey, Received};
 pub use connection::{Connection, Ended, FromPeer, Message, exchange};
 pub use error::ModelError;
 pub use hazards::{Fetch, Hazards, Reply, Sampling, Schedule};
+pub use limits::PATIENCE;
 pub use memory::Extent;
 pub use model::{Model, QpFailure};
 pub use outside::{Kind, Outgoing, OutgoingWork};

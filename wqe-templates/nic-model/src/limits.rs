@@ -25,5 +25,9 @@ pub const MAX_LOG_CQ: u8 = 22;
 /// in place of a timer.
 pub const STEPS_PER_RETRY: u32 = 64;
 
+/// How often a model is let run in vain before what it is waited for counts as lost: its random schedule may pass over all
+/// queues.
+pub const PATIENCE: usize = 40;
+
 /// The most events that wait for software; later ones are dropped, as from an event queue that overran.
 pub const MAX_EVENTS: usize = 4096;

@@ -77,7 +77,7 @@ pub enum VerbsError {
 
 fn listed(names: &[String]) -> String {
     match names {
-        [] => "are none".to_owned(),
+        [] => "are none (modprobe mlx5_ib loads the driver of the mlx5 family)".to_owned(),
         [one] => format!("is {one}"),
         more => format!("are {}", more.join(", ")),
     }

@@ -1,7 +1,7 @@
 //! The command line of `wqe`.
 
 use clap::{Args, Subcommand, ValueEnum};
-use kbtp_target::parse_size;
+use kbtp_target::{NicChoice, parse_size};
 use std::path::PathBuf;
 
 /// What to do with chains.
@@ -19,22 +19,15 @@ pub enum WqeCommand {
     Calibrate(WqeCalibrateArgs),
 }
 
-/// A NIC.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WqeNic {
-    /// The model of one that is part of this program
-    Model,
-}
-
 /// Flags of `wqe calibrate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code 1 if something that chains need does not work. No device has been asked so far.")]
+Exit code 1 if something that chains need does not work, or the device cannot be asked. Takes root or CAP_NET_RAW for a
+device. None has been asked so far.")]
 pub struct WqeCalibrateArgs {
-    /// The NIC
-    #[arg(long, value_enum, default_value = "model")]
-    pub nic: WqeNic,
+    /// The NIC: model, or a device that `kbtp doctor` lists
+    #[arg(long, value_name = "model|mlx5:DEVICE", default_value = "model")]
+    pub nic: NicChoice,
 }
 
 /// Which chain.

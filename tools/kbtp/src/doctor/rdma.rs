@@ -69,6 +69,8 @@ pub(super) struct Device {
     kind: Kind,
     /// It is a driver on top of an ordinary NIC.
     pub(super) software: bool,
+    /// Its driver is that of the mlx5 family.
+    mlx5: bool,
     pub(super) numa_node: Option<u64>,
     ports: Vec<Port>,
     /// A program could use it.
@@ -79,6 +81,11 @@ pub(super) struct Device {
 }
 
 impl Device {
+    /// Whether it is of the family whose chains are tried: its driver names it so.
+    pub(super) fn is_mlx5(&self) -> bool {
+        self.mlx5
+    }
+
     /// Kind, ports and addresses in a line.
     pub(super) fn said(&self) -> String {
         let ports: Vec<String> = self
@@ -145,10 +152,15 @@ fn device(root: &Path, dir: &Path, name: String, may_open: MayOpen<'_>) -> Devic
             port.netdev = netdev(root, dir, kind, port);
         }
     }
+    // Names are the kernel's habit, and can be changed.
+    let driver = std::fs::read_link(dir.join("device/driver"));
+    let mlx5 =
+        name.starts_with("mlx5_") || driver.is_ok_and(|driver| driver.ends_with("mlx5_core"));
     let mut device = Device {
         name,
         kind,
         software: !dir.join("device").exists(),
+        mlx5,
         // -1 on a machine that has one node.
         numa_node: number(&dir.join("device/numa_node")),
         ports,
@@ -313,6 +325,22 @@ fn taken(device: &Device) -> String {
         ""
     };
     format!("usable: chosen for an address {on}{cost}")
+}
+
+/// A device for a test.
+#[cfg(test)]
+pub(super) fn example(name: &str, usable: bool) -> Device {
+    Device {
+        name: name.to_owned(),
+        kind: Kind::Roce,
+        software: false,
+        mlx5: name.starts_with("mlx5_"),
+        numa_node: None,
+        ports: Vec::new(),
+        usable,
+        why: "it is broken".to_owned(),
+        remedy: None,
+    }
 }
 
 #[cfg(test)]

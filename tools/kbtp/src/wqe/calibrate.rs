@@ -1,23 +1,25 @@
 //! `kbtp wqe calibrate`: whether a device does what chains count on.
 
 use super::broken;
-use crate::cli::wqe::{WqeCalibrateArgs, WqeNic};
+use crate::cli::wqe::WqeCalibrateArgs;
 use crate::driver::now;
 use crate::failure::Failure;
 use crate::output::{self, Sheet};
 use kbtp_device::calibrate::{Outcome, Report, calibrate};
-use kbtp_nic_model::{Hazards, Model, Schedule};
+use kbtp_mlx5_devx::{Libmlx5, Mlx5Devx, judge};
+use kbtp_nic_model::{Hazards, Model, PATIENCE, Schedule};
+use kbtp_target::NicChoice;
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
 struct Calibration {
-    nic: WqeNic,
+    nic: String,
     /// Whether chains may serve with it.
     may_serve: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
     questions: Vec<Question>,
-    /// Of the model: how long this program takes, which says nothing of a device.
+    /// How long things took, software included; of the model it says nothing of a device.
     #[serde(skip_serializing_if = "Option::is_none")]
     latency_ns: Option<Latency>,
 }
@@ -40,22 +42,21 @@ struct Latency {
     next_nop: u64,
 }
 
-/// Events of a model that come to nothing before one has waited long enough: its random schedule may pass over all queues.
-const PATIENCE: usize = 40;
-
 /// Runs the command.
 ///
 /// # Errors
 /// [`Failure`] if chains may not serve with the device.
 pub(super) fn run(args: &WqeCalibrateArgs, json: bool) -> Result<(), Failure> {
-    let WqeNic::Model = args.nic;
-    let mut model = Model::new(Hazards::default(), Schedule::Eager, 1);
     let begin = now();
-    let mut wait = |model: &mut Model| (0..PATIENCE).any(|_| model.step());
     let mut clock = || u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let report = calibrate(&mut model, &mut wait, &mut clock);
-    let report = report.map_err(|e| broken("calibrate the model", &e))?;
-    let report = of(args.nic, report);
+    let (unfit, report) = match &args.nic {
+        NicChoice::Model => {
+            let report = of_model(&mut clock)?;
+            (report.refusal(), Some(report))
+        }
+        NicChoice::Mlx5(name) => of_device(name, &mut clock)?,
+    };
+    let report = of(args.nic.to_string(), unfit, report);
     output::report(json, &report, || text(&report))?;
     match report.refusal {
         None => Ok(()),
@@ -66,9 +67,30 @@ pub(super) fn run(args: &WqeCalibrateArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
-fn of(nic: WqeNic, report: Report) -> Calibration {
-    let refusal = report.refusal();
-    let questions = report.probes.into_iter().map(|probe| {
+fn of_model(clock: &mut dyn FnMut() -> u64) -> Result<Report, Failure> {
+    let mut model = Model::new(Hazards::default(), Schedule::Eager, 1);
+    let mut wait = |model: &mut Model| (0..PATIENCE).any(|_| model.step());
+    calibrate(&mut model, &mut wait, clock).map_err(|e| broken("calibrate the model", &e))
+}
+
+fn of_device(
+    name: &str,
+    clock: &mut dyn FnMut() -> u64,
+) -> Result<(Option<String>, Option<Report>), Failure> {
+    const HELP: &str = "kbtp doctor lists the devices of this machine and what each lacks";
+    let kernel = Libmlx5::open(name)
+        .map_err(|e| Failure::operation(format_args!("{name} cannot be asked: {e}"), HELP))?;
+    let judgement = judge(&mut Mlx5Devx::new(kernel), clock).map_err(|e| {
+        let said = crate::failure::chain(&e);
+        Failure::operation(format_args!("{name} cannot be asked: {said}"), HELP)
+    })?;
+    let unfit = judgement.unfit.map(|unfit| unfit.to_string());
+    Ok((unfit, judgement.report))
+}
+
+fn of(nic: String, refusal: Option<String>, report: Option<Report>) -> Calibration {
+    let (probes, latency) = report.map_or((Vec::new(), None), |r| (r.probes, r.latency));
+    let questions = probes.into_iter().map(|probe| {
         let (answer, why) = match probe.outcome {
             Outcome::Passed => ("yes", None),
             Outcome::Failed(why) => ("no", Some(why)),
@@ -88,7 +110,7 @@ fn of(nic: WqeNic, report: Report) -> Calibration {
         may_serve: refusal.is_none(),
         refusal,
         questions: questions.collect(),
-        latency_ns: report.latency.map(|latency| Latency {
+        latency_ns: latency.map(|latency| Latency {
             read: latency.read_ns,
             nop: latency.nop_ns,
             next_nop: latency.next_nop_ns,
@@ -106,8 +128,8 @@ fn text(report: &Calibration) -> String {
     }
     if let Some(latency) = &report.latency_ns {
         let what = format_args!(
-            "READ {} ns, NOP {} ns, each NOP behind it {} ns: of this model on this machine",
-            latency.read, latency.nop, latency.next_nop
+            "READ {} ns, NOP {} ns, each NOP behind it {} ns: of {} on this machine",
+            latency.read, latency.nop, latency.next_nop, report.nic
         );
         sheet.row("17  how long things take", what);
     }

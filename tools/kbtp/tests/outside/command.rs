@@ -290,7 +290,9 @@ fn doctor_says_which_way_would_run_and_why() {
     let ways = report["ways"].as_array().unwrap();
     assert_eq!(ways.len(), 3);
     assert!(ways.iter().all(|w| !w["why"].as_str().unwrap().is_empty()));
+    assert!(report["tiers"].is_array());
     let text = ok(&["doctor"]);
+    assert!(text.contains("--nic model"), "{text}");
     assert!(text.contains("RUNS"), "{text}");
 }
 

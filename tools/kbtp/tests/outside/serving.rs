@@ -673,4 +673,28 @@ fn a_target_says_which_way_it_runs() {
     std::fs::write(&config, "engine = \"chain\"\n").unwrap();
     let said = fails(2, &["serve", "--config", text(&config), "--admin=off"]);
     assert!(said.contains("nic = "), "{said}");
+    std::fs::write(&config, "engine = \"chain\"\nnic = \"mlx4:x\"\n").unwrap();
+    let said = fails(2, &["serve", "--config", text(&config), "--admin=off"]);
+    assert!(said.contains("mlx5:DEVICE"), "{said}");
+    // A device that is not there: nothing runs, and what would is named.
+    let config = "engine = \"chain\"\nnic = \"mlx5:mlx5_of_nowhere\"\n";
+    let file = folder.join("device.toml");
+    std::fs::write(&file, config).unwrap();
+    for args in [
+        &["--config", text(&file)][..],
+        &["--engine=chain", "--nic=mlx5:mlx5_of_nowhere"],
+    ] {
+        let listen = [
+            "serve",
+            "--listen=127.0.0.1:0",
+            "--admin=off",
+            "--blocks=16",
+        ];
+        let said = fails(1, &[&listen[..], args].concat());
+        assert!(
+            said.contains("(T2) may not serve with mlx5_of_nowhere"),
+            "{said}"
+        );
+        assert!(said.contains("software (T0) would serve"), "{said}");
+    }
 }

@@ -300,6 +300,9 @@ fn calibrate_asks_the_model_all_questions() {
     assert!(needed.clone().all(|one| one["answer"] == "yes"));
     let text = ok(&["wqe", "calibrate", "--nic", "model"]);
     assert!(text.contains("may serve with it"), "{text}");
+    let said = fails(1, &["wqe", "calibrate", "--nic", "mlx5:mlx5_of_nowhere"]);
+    assert!(said.contains("mlx5_of_nowhere cannot be asked"), "{said}");
+    fails(2, &["wqe", "calibrate", "--nic", "mlx5:../x"]);
 }
 
 #[test]
