@@ -212,6 +212,20 @@ impl<D: Device> Chains<D> {
         Some(self.get(id)?.session.client_qpn())
     }
 
+    /// Gives a seat that was just made another session, to see its indices wrap.
+    #[cfg(test)]
+    fn replace(
+        &mut self,
+        id: SeatId,
+        with: impl FnOnce(&mut D, kbtp_device::Session) -> kbtp_device::Session,
+    ) {
+        let seat = self.seats.get_mut(usize::from(id.0)).and_then(Option::take);
+        let replaced = seat.map(|seat| seat.with(|session| with(&mut self.device, session)));
+        if let Some(place) = self.seats.get_mut(usize::from(id.0)) {
+            *place = replaced;
+        }
+    }
+
     pub(crate) fn get(&self, id: SeatId) -> Option<&Seat> {
         self.seats.get(usize::from(id.0))?.as_ref()
     }

@@ -92,9 +92,9 @@ fn local<E: core::error::Error + 'static>(error: &SetUpError<E>) -> SessionEnd {
 impl Seat {
     pub(super) fn new(session: Session, quota: u32) -> Self {
         Self {
+            next: session.armed(),
             session,
             quota,
-            next: 0,
             may_alloc: [false; SLOTS],
             rang: None,
             failed: false,
@@ -102,6 +102,11 @@ impl Seat {
             job: None,
             request: SlotRequest::default(),
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with(self, of: impl FnOnce(Session) -> Session) -> Self {
+        Self::new(of(self.session), self.quota)
     }
 
     pub(super) const fn rings(&mut self, low: u16) {

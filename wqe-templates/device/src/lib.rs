@@ -27,7 +27,7 @@ pub use device::{
 };
 pub use error::SetUpError;
 pub use master::Master;
-pub use session::{Session, SessionPlan};
+pub use session::{Indices, Session, SessionPlan};
 pub use slot::{Answer, SlotRequest};
 pub use software::{Allocation, Standing};
 pub use tables::{Records, Served, Tables};

@@ -37,6 +37,19 @@ pub struct SessionPlan {
     pub client_access: PeerAccess,
 }
 
+/// How far a session's queues are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Indices {
+    /// Basic blocks that the loopback queue has run.
+    pub worker: u64,
+    /// Basic blocks that the client's queue pair has sent.
+    pub client: u64,
+    /// Requests that came.
+    pub received: u64,
+    /// Its completion queues, and the CQEs that each has had.
+    pub cqes: [(Cqn, u64); 3],
+}
+
 /// A session.
 #[derive(Debug)]
 pub struct Session {
@@ -288,8 +301,26 @@ impl Session {
         })
     }
 
-    /// Starts with slot `n` instead of the first one, on queues that stand there: with a model of a device, to see indices
-    /// wrap. Before any slot is armed.
+    /// How far the queues of a session are before slot `n`.
+    #[must_use]
+    pub fn indices_at(&self, n: u64) -> Indices {
+        let (template, placement) = (self.template(), self.placement());
+        let [receive, client, worker] = self.cqns;
+        let cqes = [
+            (receive, Cq::Receive),
+            (client, Cq::Client),
+            (worker, Cq::Worker),
+        ];
+        Indices {
+            worker: placement.block(template, Queue::Worker, n),
+            client: placement.block(template, Queue::Client, n),
+            received: n,
+            cqes: cqes.map(|(cqn, cq)| (cqn, placement.cqe(template, cq, n, 0))),
+        }
+    }
+
+    /// Starts with slot `n` instead of the first one, on queues that stand [there](Self::indices_at): with a model of a device,
+    /// to see indices wrap. Before any slot is armed.
     #[must_use]
     pub fn starting_at(mut self, n: u64) -> Self {
         self.first = n;

@@ -8,7 +8,7 @@ use crate::memory::{Extent, Memory};
 use crate::qp::{Qp, State, WQE_LEN};
 use crate::random::Random;
 use crate::trace::{Deed, TraceEntry, WqeStep};
-use kbtp_device::{DeviceEvent, MemoryId, Peer, Place};
+use kbtp_device::{DeviceEvent, MemoryId, Peer, Place, Session};
 use kbtp_memory::Region;
 use kbtp_mlx5::{Cqn, DataSegment, Mkey, Qpn, Syndrome, WqeIndex};
 use std::collections::VecDeque;
@@ -187,6 +187,20 @@ impl Model {
             }
             _ => Err(ModelError::InUse("a completion queue with CQEs")),
         }
+    }
+
+    /// The same for all queues of a session of which no slot is armed: it starts with slot `first`.
+    ///
+    /// # Errors
+    /// [`ModelError`] if they are not of this model, or have run something.
+    pub fn started_at(&mut self, session: Session, first: u64) -> Result<Session, ModelError> {
+        let at = session.indices_at(first);
+        self.set_indices(session.worker_qpn(), at.worker, 0)?;
+        self.set_indices(session.client_qpn(), at.client, at.received)?;
+        for (cqn, cqes) in at.cqes {
+            self.set_produced(cqn, cqes)?;
+        }
+        Ok(session.starting_at(first))
     }
 
     pub(crate) fn qp_at(qpn: Qpn) -> Option<usize> {

@@ -1,12 +1,13 @@
 //! The same random requests of several sessions, one after the other, to the software engine and to chains.
 
 use super::ops::{Numbers, request};
-use super::rig::{BLOCK, BLOCKS, BUFFERS, ByChains, BySoftware, Target};
+use super::rig::{BLOCK, BLOCKS, BUFFERS, Begin, ByChains, BySoftware, Target};
 use kbtp_nic_model::{Hazards, Schedule};
-use kbtp_wire::{EntryFlags, TableEntry};
+use kbtp_wire::{EntryFlags, Generation, TableEntry};
 
 /// Two targets that should not differ.
 struct Both {
+    begin: Begin,
     software: BySoftware,
     chains: ByChains,
     random: Numbers,
@@ -16,14 +17,15 @@ struct Both {
 }
 
 impl Both {
-    fn new(sessions: u8, schedule: Schedule, seed: u64) -> Self {
+    fn new(sessions: u8, begin: Begin, schedule: Schedule, seed: u64) -> Self {
         // Some share the pool as it is, some want more than there is.
         let quota = [4, 24, BLOCKS / u32::from(sessions)][usize::try_from(seed % 3).unwrap()];
-        let (software, grants) = BySoftware::new(sessions, quota);
+        let (software, grants) = BySoftware::new(sessions, quota, begin);
         let hazards = Hazards::default();
-        let (chains, others) = ByChains::new(sessions, quota, hazards, schedule, seed);
+        let (chains, others) = ByChains::new(sessions, quota, begin, hazards, schedule, seed);
         assert_eq!(grants, others);
         Self {
+            begin,
             software,
             chains,
             random: Numbers::new(seed),
@@ -89,6 +91,22 @@ impl Both {
         assert_eq!(usage(one), usage(other), "{}", self.show());
         assert_eq!(other.shared.pool.audit().faults, Vec::<String>::new());
     }
+
+    /// What was to wrap has: indices of every session, and Generations.
+    fn has_wrapped(&self) {
+        for (number, party) in (0..).zip(&self.chains.parties) {
+            let seat = self.chains.chains.get(party.id).unwrap();
+            let first = self.begin.slot(number);
+            assert!(seat.answered() > first + 100, "session {number}");
+        }
+        let table = self.chains.target.table();
+        let generations = table.chunks_exact(16).map(|octets| {
+            let entry = TableEntry::decode(octets.try_into().unwrap());
+            Generation::to_wire(entry.generation)
+        });
+        let wrapped = generations.filter(|generation| (1..1000).contains(generation));
+        assert!(self.begin == Begin::New || wrapped.count() > 10);
+    }
 }
 
 fn operations() -> u64 {
@@ -103,7 +121,9 @@ fn run(schedule: Schedule) {
     let mut punts = Vec::new();
     for round in 0..rounds {
         let sessions = 3 + u8::try_from(round % 6).unwrap();
-        let mut both = Both::new(sessions, schedule, round);
+        // Every other one from where counts wrap.
+        let begin = [Begin::Wraps, Begin::New][usize::try_from(round % 2).unwrap()];
+        let mut both = Both::new(sessions, begin, schedule, round);
         for number in 0..each {
             both.step();
             if number % 128 == 0 {
@@ -111,6 +131,7 @@ fn run(schedule: Schedule) {
             }
         }
         both.compare();
+        both.has_wrapped();
         served += both.chains.counts.served.get();
         traps += both.chains.counts.traps.get();
         punts = both.chains.counts.punts().collect::<Vec<_>>();

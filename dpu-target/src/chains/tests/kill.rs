@@ -1,7 +1,7 @@
 //! A client that is gone, at every step of a request: nothing is lost, nothing is bound by half, and the others go on.
 
 use super::ops::Numbers;
-use super::rig::{BLOCK, BUFFER, ByChains, KEY};
+use super::rig::{BLOCK, BUFFER, Begin, ByChains, KEY};
 use kbtp_nic_model::{Hazards, Schedule};
 use kbtp_wire::{Completion, Status};
 
@@ -48,7 +48,7 @@ fn ok(chains: &mut ByChains, party: usize, message: &[u8]) {
 
 /// Cuts the client off after so many steps. Returns whether the request was still under way.
 fn cut(schedule: Schedule, seed: u64, case: (u8, u16, u64, u32), steps: u64) -> bool {
-    let (mut chains, grants) = ByChains::new(2, 8, Hazards::default(), schedule, seed);
+    let (mut chains, grants) = ByChains::new(2, 8, Begin::New, Hazards::default(), schedule, seed);
     let (opcode, flags, handle, len) = case;
     let base = |party: usize| grants[party].handle_base.0;
     for party in 0..2 {

@@ -16,8 +16,8 @@ use kbtp_nic_model::{
     Client, ClientKey, Hazards, Kind, Model, Outgoing, Received, Schedule, exchange,
 };
 use kbtp_wire::{
-    AuthMode, BlockOffset, ByteLen, Grant, Handle, Hello, HelloAck, InitiatorId, KnownTlvs,
-    RequestId, SessionCapabilities, Stag, TaggedOffset,
+    AuthMode, BlockOffset, ByteLen, Generation, Grant, Handle, Hello, HelloAck, InitiatorId,
+    KnownTlvs, RequestId, SessionCapabilities, Stag, TableEntry, TaggedOffset,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -32,6 +32,29 @@ pub(super) const BUFFER: u64 = 0x5000_0000;
 pub(super) const BUFFERS: u64 = 4;
 pub(super) const INLINE: u32 = 600;
 const POOL_STAG: Stag = Stag(1);
+
+/// Where counts of a target and its device stand when it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Begin {
+    /// Where they do.
+    New,
+    /// Shortly before they wrap: the Generations of all entries; and the slots of a session, by its number, at the wrap of the
+    /// 24 bits of each of its completion queues, and at those of the 16 bits of its slots.
+    Wraps,
+}
+
+impl Begin {
+    /// The slot that a session begins with: its CQEs are three a slot of the client's queue pair, nine of the loopback queue.
+    pub(super) const fn slot(self, number: u8) -> u64 {
+        match (self, number % 4) {
+            (Self::New, _) => 0,
+            (Self::Wraps, 0) => (1 << 24) - 40,
+            (Self::Wraps, 1) => (1 << 24) / 3 - 40,
+            (Self::Wraps, 2) => (1 << 24) / 9 - 40,
+            (Self::Wraps, _) => (1 << 16) - 40,
+        }
+    }
+}
 
 /// What came of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,6 +92,18 @@ impl Exposer for Nothing {
     }
 }
 
+/// Every entry is as if its handle had been freed so often that the next few Generations are the last.
+fn freed_often(pool: &Pool) {
+    for row in 0..HANDLES {
+        let entry = TableEntry {
+            generation: Generation::new(u16::MAX - u16::try_from(row % 4).unwrap()),
+            ..TableEntry::UNBOUND
+        };
+        let at = pool.places().table + row * TableEntry::LEN as u64;
+        pool.meta_region().write(at, &entry.encode()).unwrap();
+    }
+}
+
 /// Pool, directory and sessions.
 pub(super) struct Target {
     pub(super) shared: Shared,
@@ -77,12 +112,15 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn new(quota: u32) -> Self {
+    pub(super) fn new(quota: u32, begin: Begin) -> Self {
         let geometry = geometry();
         let options = PageOptions::default();
         let meta = Region::anonymous(geometry.meta_len(), &options).unwrap();
         let blocks = Region::anonymous(geometry.pool_len(), &options).unwrap();
         let pool = Pool::format(meta, blocks, geometry, [7; 16], Contents::Zeroed).unwrap();
+        if begin == Begin::Wraps {
+            freed_often(&pool);
+        }
         let config = DirectoryConfig {
             default_quota: quota,
             credits_default: 8,
@@ -188,8 +226,8 @@ pub(super) struct BySoftware {
 }
 
 impl BySoftware {
-    pub(super) fn new(sessions: u8, quota: u32) -> (Self, Vec<Grant>) {
-        let mut target = Target::new(quota);
+    pub(super) fn new(sessions: u8, quota: u32, begin: Begin) -> (Self, Vec<Grant>) {
+        let mut target = Target::new(quota, begin);
         let mut grants = Vec::new();
         let parties = (0..sessions).map(|number| {
             let (core, grant) = target.open(number);
@@ -292,11 +330,12 @@ impl ByChains {
     pub(super) fn new(
         sessions: u8,
         quota: u32,
+        begin: Begin,
         hazards: Hazards,
         schedule: Schedule,
         seed: u64,
     ) -> (Self, Vec<Grant>) {
-        let mut target = Target::new(quota);
+        let mut target = Target::new(quota, begin);
         let model = Model::new(hazards, schedule, seed);
         let mut chains = Chains::new(model, &target.shared.pool, INLINE).unwrap();
         let mut grants = Vec::new();
@@ -304,6 +343,9 @@ impl ByChains {
         for number in 0..sessions {
             let (core, grant) = target.open(number);
             let id = chains.seat(&target.shared, &core).unwrap().unwrap();
+            chains.replace(id, |device, session| {
+                device.started_at(session, begin.slot(number)).unwrap()
+            });
             let qpn = chains.client_qpn(id).unwrap();
             chains.device.connect(qpn, &FAR).unwrap();
             chains.start(id, &core).unwrap();

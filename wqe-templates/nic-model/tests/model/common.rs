@@ -1,6 +1,5 @@
 //! A target on the model, its clients, and what the protocol says should come of their requests.
 
-use kbtp_chain::element::{Cq, Queue};
 use kbtp_chain::{Template, full, load};
 use kbtp_device::{
     Answer, Device, Master, Peer, PeerAccess, PoolPlace, Profile, Route, Session, SessionPlan,
@@ -125,26 +124,6 @@ impl Numbers {
     }
 }
 
-/// A session whose queues have run so many slots.
-fn started_at(model: &mut Model, session: Session, first: u64) -> Session {
-    let (template, placement) = (session.template().clone(), session.placement().clone());
-    let block = |queue| placement.block(&template, queue, first);
-    let (worker, client) = (session.worker_qpn(), session.client_qpn());
-    model.set_indices(worker, block(Queue::Worker), 0).unwrap();
-    model
-        .set_indices(client, block(Queue::Client), first)
-        .unwrap();
-    for (cqn, cq) in session
-        .cqns()
-        .into_iter()
-        .zip([Cq::Receive, Cq::Client, Cq::Worker])
-    {
-        let cqes = placement.cqe(&template, cq, first, 0);
-        model.set_produced(cqn, cqes).unwrap();
-    }
-    session.starting_at(first)
-}
-
 fn ring() -> RingOrder {
     RingOrder::for_blocks(BLOCKS).unwrap()
 }
@@ -264,7 +243,7 @@ impl Rig {
         let model = &mut self.model;
         let mut session = Session::create(model, &self.target, profile, &plan).unwrap();
         if first > 0 {
-            session = started_at(model, session, first);
+            session = model.started_at(session, first).unwrap();
         }
         model.connect(session.client_qpn(), &ROUTE).unwrap();
         session.arm_free(model).unwrap();
