@@ -29,6 +29,7 @@ const FAR: Peer = Peer::Remote(Route {
     gid: [0; 16],
     send_psn: 0,
     receive_psn: 0,
+    path: None,
 });
 
 impl Link {

@@ -244,6 +244,29 @@ pub struct Route {
     pub send_psn: u32,
     /// Sequence number of its first packet.
     pub receive_psn: u32,
+    /// How it was reached; `None` where the address says enough: a peer on the same link.
+    pub path: Option<Path>,
+}
+
+/// The way to a peer, and what was agreed with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Path {
+    /// The hardware address that leads there.
+    pub mac: [u8; 6],
+    /// Which of the port's own addresses.
+    pub gid_index: u8,
+    /// The port, from 1.
+    pub port: u8,
+    /// Code of the MTU.
+    pub mtu: u8,
+    /// Routers that packets pass at most.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Reads and atomics that may be outstanding to the peer.
+    pub reads_out: u8,
+    /// The same from the peer.
+    pub reads_in: u8,
 }
 
 /// Whom a queue pair is connected to.

@@ -22,8 +22,8 @@ mod target;
 
 pub use cq::CqReader;
 pub use device::{
-    CqAttributes, Device, DeviceEvent, Domain, KeyAttributes, Layout, MemoryId, Peer, PeerAccess,
-    Place, QpAttributes, RING_ALIGN, RingError, Roles, Route,
+    CqAttributes, Device, DeviceEvent, Domain, KeyAttributes, Layout, MemoryId, Path, Peer,
+    PeerAccess, Place, QpAttributes, RING_ALIGN, RingError, Roles, Route,
 };
 pub use error::SetUpError;
 pub use master::Master;

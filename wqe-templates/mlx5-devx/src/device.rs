@@ -9,7 +9,7 @@ use crate::queue::{self, CompletionQueue, Connection, InUmem, QueuePair};
 use crate::umr::{self, PostError, UmrQueue};
 use kbtp_device::{
     CqAttributes, CqReader, Device, DeviceEvent, Domain, KeyAttributes, Layout, MemoryId, Peer,
-    PeerAccess, Place, QpAttributes, RingError, Roles,
+    PeerAccess, Place, QpAttributes, RingError, Roles, Route,
 };
 use kbtp_memory::{MapError, PageOptions, Region};
 use kbtp_mlx5::{CqArm, Cqe, Cqn, Mkey, Qpn, RepeatEntry, Syndrome};
@@ -300,6 +300,42 @@ impl<K: Kernel> Mlx5Devx<K> {
     }
 }
 
+/// Routers that packets to a peer of whom nothing was said pass at most.
+const HOP_LIMIT: u8 = 64;
+
+/// A connection to a peer of another machine.
+fn far<E: core::error::Error + 'static>(
+    own: Connection,
+    route: &Route,
+) -> Result<Connection, DevxError<E>> {
+    let to = Connection {
+        peer: route.qpn,
+        gid: route.gid,
+        loopback: false,
+        send_psn: route.send_psn,
+        receive_psn: route.receive_psn,
+        ..own
+    };
+    let Some(path) = route.path else {
+        let mac = mac_of(route.gid).ok_or(DevxError::Layout(
+            "the peer's hardware address is not in its GID, and no path was given: only link-local addresses have it",
+        ))?;
+        return Ok(Connection { mac, ..to });
+    };
+    Ok(Connection {
+        mac: path.mac,
+        gid_index: path.gid_index,
+        port: path.port,
+        mtu: path.mtu,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        // What both take: a chain that has more under way only waits.
+        log_reads_out: log2(path.reads_out).min(own.log_reads_out),
+        log_reads_in: log2(path.reads_in).min(own.log_reads_in),
+        ..to
+    })
+}
+
 fn log2(value: u8) -> u8 {
     u8::try_from(value.max(1).ilog2()).unwrap_or(0)
 }
@@ -460,7 +496,10 @@ impl<K: Kernel> Device for Mlx5Devx<K> {
             send_psn: 0,
             receive_psn: 0,
             log_message: attributes.log_message,
-            log_reads: log2(attributes.max_reads),
+            log_reads_out: log2(attributes.max_reads),
+            log_reads_in: log2(attributes.max_reads),
+            hop_limit: HOP_LIMIT,
+            traffic_class: 0,
             rnr_retry: attributes.rnr_retry,
             access: [access.read, access.write, access.atomic],
         };
@@ -469,17 +508,7 @@ impl<K: Kernel> Device for Mlx5Devx<K> {
                 peer: *other,
                 ..own
             },
-            Peer::Remote(route) => Connection {
-                peer: route.qpn,
-                gid: route.gid,
-                mac: mac_of(route.gid).ok_or(DevxError::Layout(
-                    "the peer's hardware address is not in its GID: only link-local ones have it",
-                ))?,
-                loopback: false,
-                send_psn: route.send_psn,
-                receive_psn: route.receive_psn,
-                ..own
-            },
+            Peer::Remote(route) => far(own, route)?,
         };
         self.change("a queue pair to start", handle, &connection.to_init())?;
         let ready = connection.to_ready_to_receive();

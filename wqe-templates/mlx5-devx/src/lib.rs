@@ -23,5 +23,5 @@ pub use bits::Bits;
 pub use command::{Command, Refused};
 pub use device::{DevxError, Mlx5Devx};
 pub use kernel::{Handle, Kernel, Port, Registered};
-pub use libmlx5::{Libmlx5, NoDevice};
+pub use libmlx5::{Libmlx5, NoDevice, route};
 pub use tier::{Judgement, Unfit, judge};

@@ -3,11 +3,12 @@
 use crate::Command;
 use crate::command::{self, Opcode};
 use crate::kernel::{Handle, Kernel, Port, Registered};
-use kbtp_device::DeviceEvent;
+use kbtp_device::{DeviceEvent, Route};
 use kbtp_memory::{Region, barrier};
 use kbtp_mlx5::{Cqn, Qpn};
 use kbtp_verbs_sys::{
-    Devx, DevxDomain, DevxEvents, DevxMemory, DevxObject, DevxUar, Gid, GidKind, VerbsError,
+    Devx, DevxDomain, DevxEvents, DevxMemory, DevxObject, DevxUar, Gid, GidKind, PeerPath,
+    VerbsError,
 };
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -277,6 +278,27 @@ impl Kernel for Libmlx5 {
             self.waited = 0;
         }
         goes_on
+    }
+}
+
+/// A peer that the connection manager has found, as a queue pair of the device is connected to it.
+#[must_use]
+pub const fn route(found: &PeerPath) -> Route {
+    Route {
+        qpn: Qpn::truncate(found.queue_pair),
+        gid: found.gid,
+        send_psn: found.send_psn,
+        receive_psn: found.receive_psn,
+        path: Some(kbtp_device::Path {
+            mac: found.mac,
+            gid_index: found.gid_index,
+            port: found.port,
+            mtu: found.mtu,
+            hop_limit: found.hop_limit,
+            traffic_class: found.traffic_class,
+            reads_out: found.reads_out,
+            reads_in: found.reads_in,
+        }),
     }
 }
 

@@ -188,8 +188,14 @@ pub struct Connection {
     pub receive_psn: u32,
     /// Log2 of the longest message.
     pub log_message: u8,
-    /// Log2 of the reads and atomics that may be outstanding, each way.
-    pub log_reads: u8,
+    /// Log2 of the reads and atomics that may be outstanding to the peer.
+    pub log_reads_out: u8,
+    /// The same from the peer.
+    pub log_reads_in: u8,
+    /// Routers that packets pass at most.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
     /// Retries while the peer has no receive WQE; 7 for ever.
     pub rnr_retry: u8,
     /// What the peer may do: read, write, atomics.
@@ -223,6 +229,13 @@ impl Connection {
         command
     }
 
+    /// The UDP port that packets of RoCE version 2 come from, of those that are set apart for it: another for each pair of
+    /// queue pairs, so that networks spread them.
+    fn udp_source(&self) -> u16 {
+        let [.., high, low] = (self.qpn.get() ^ self.peer.get().rotate_left(7)).to_be_bytes();
+        0xc000 | u16::from_be_bytes([high, low])
+    }
+
     fn set_access(&self, command: &mut Command) {
         let [read, write, atomic] = self.access;
         command.set(REMOTE_READ, u8::from(read));
@@ -239,13 +252,15 @@ impl Connection {
         command.set(LOG_MESSAGE, self.log_message);
         command.set(REMOTE_QPN, self.peer.get());
         command.set(RECEIVE_PSN, self.receive_psn);
-        command.set(LOG_READS_IN, self.log_reads);
+        command.set(LOG_READS_IN, self.log_reads_in);
         command.set(RNR_TIMER, RNR_TIMER_CODE);
         self.set_access(&mut command);
         Self::path(&mut command, 0x00, 1, u8::from(self.loopback));
         Self::path(&mut command, 0x28, 1, 1_u8);
         Self::path(&mut command, 0x48, 8, self.gid_index);
-        Self::path(&mut command, 0x58, 8, 64_u8);
+        Self::path(&mut command, 0x58, 8, self.hop_limit);
+        Self::path(&mut command, 0x64, 8, self.traffic_class);
+        Self::path(&mut command, 0x110, 16, self.udp_source());
         let mac = usize::from((QPC + PATH + 0x130) / 8);
         command.put(mac, &self.mac);
         Self::path(&mut command, 0x128, 8, self.port);
@@ -258,7 +273,7 @@ impl Connection {
     #[must_use]
     pub fn to_ready_to_send(&self) -> Command {
         let mut command = self.command(Opcode::Rtr2Rts);
-        command.set(LOG_READS_OUT, self.log_reads);
+        command.set(LOG_READS_OUT, self.log_reads_out);
         command.set(RETRIES, RETRY_COUNT);
         command.set(RNR_RETRIES, self.rnr_retry);
         command.set(SEND_PSN, self.send_psn);

@@ -11,7 +11,10 @@ mod tests {
     use kbtp_mlx5::{
         AccessRights, CqArm, Cqe, CqeOpcode, Cqn, Mkey, OpOwn, Qpn, RepeatEntry, UAR_CQ, UAR_SEND,
     };
-    use kbtp_mlx5_devx::{Bits, Command, Handle, Kernel, Mlx5Devx, Port, Registered, Unfit, judge};
+    use kbtp_mlx5_devx::{
+        Bits, Command, Handle, Kernel, Mlx5Devx, Port, Registered, Unfit, judge, route,
+    };
+    use kbtp_verbs_sys::PeerPath;
     use std::collections::BTreeMap;
 
     #[derive(Debug, thiserror::Error)]
@@ -23,6 +26,7 @@ mod tests {
     struct Fake {
         opcodes: Vec<u16>,
         last: Vec<u8>,
+        all: Vec<Vec<u8>>,
         made: BTreeMap<u64, u16>,
         memories: BTreeMap<u32, Region>,
         /// Completion queue of each queue pair; ring of each completion queue.
@@ -47,6 +51,7 @@ mod tests {
             let opcode = u16::from_be_bytes([octets[0], octets[1]]);
             self.opcodes.push(opcode);
             self.last = octets.to_vec();
+            self.all.push(octets.to_vec());
             if self.refuse == Some(opcode) {
                 answer[0] = 5;
                 return None;
@@ -337,6 +342,7 @@ mod tests {
             ],
             send_psn: 1,
             receive_psn: 2,
+            path: None,
         };
         device.connect(qpn, &Peer::Remote(route)).unwrap();
         let other = Route {
@@ -345,6 +351,46 @@ mod tests {
         };
         let said = device.connect(qpn, &Peer::Remote(other)).unwrap_err();
         assert!(said.to_string().contains("hardware address"), "{said}");
+    }
+
+    #[test]
+    fn a_peer_is_reached_as_the_connection_manager_found_it() {
+        let (mut device, memory, domain) = device();
+        let qpn = device.create_qp(&pair(domain, memory, 4096, 8192)).unwrap();
+        let found = PeerPath {
+            queue_pair: 0x0012_3456,
+            // An IPv4 address, which no hardware address can be made of.
+            gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 7],
+            mac: [0x0a, 1, 2, 3, 4, 5],
+            gid_index: 3,
+            port: 1,
+            mtu: 4,
+            hop_limit: 60,
+            traffic_class: 0x10,
+            send_psn: 0x0001_0203,
+            receive_psn: 0x0004_0506,
+            reads_out: 4,
+            reads_in: 1,
+        };
+        device.connect(qpn, &Peer::Remote(route(&found))).unwrap();
+        let kernel = device.kernel();
+        let [.., init, ready, send] = &kernel.all[..] else {
+            panic!("{:?}", kernel.opcodes)
+        };
+        assert_eq!((init[1], ready[1], send[1]), (2, 3, 4));
+        for step in [init, ready, send] {
+            assert_eq!(step[9..12], qpn.get().to_be_bytes()[1..]);
+        }
+        // No loopback; MTU 4 of 3 bits; peer, address, hardware address and the rest of the way.
+        assert_eq!((ready[48], ready[32] >> 5), (0, 4));
+        assert_eq!(ready[45..48], [0x12, 0x34, 0x56]);
+        assert_eq!((ready[57], ready[59], ready[60]), (3, 60, 1));
+        assert_eq!(ready[64..80], found.gid);
+        assert_eq!(ready[86..92], found.mac);
+        assert_eq!(ready[173..176], [4, 5, 6]);
+        // One read from the peer, four to it: logarithms 0 and 2.
+        assert_eq!((ready[169] >> 5, send[137] >> 5), (0, 2));
+        assert_eq!(send[145..148], [1, 2, 3]);
     }
 
     #[test]

@@ -224,7 +224,10 @@ mod tests {
             send_psn: 0x0001_0203,
             receive_psn: 0x0004_0506,
             log_message: 12,
-            log_reads: 4,
+            log_reads_out: 4,
+            log_reads_in: 4,
+            hop_limit: 64,
+            traffic_class: 0x20,
             rnr_retry: 7,
             access: [true, true, true],
         }
@@ -249,6 +252,9 @@ mod tests {
         // the path: loopback, GRH, index of the address, hop limit
         assert_eq!((octets[48], octets[53]), (0x80, 0x80));
         assert_eq!((octets[57], octets[59]), (3, 64));
+        // Traffic class 0x20 in 0x64..0x6c of it, and a UDP port of those set apart
+        assert_eq!(octets[60..62], [0x02, 0x00]);
+        assert_eq!(octets[82..84], [0xe4, 0xd6]);
         assert_eq!(octets[64..80], connection().gid);
         assert_eq!(octets[86..92], connection().mac);
         assert_eq!(octets[173..176], [4, 5, 6]);

@@ -84,6 +84,7 @@ impl Bench {
             gid: [0; 16],
             send_psn: 0,
             receive_psn: 0,
+            path: None,
         };
         model
             .connect(session.client_qpn(), &Peer::Remote(route))

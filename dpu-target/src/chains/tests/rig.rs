@@ -324,6 +324,7 @@ pub(super) const FAR: Peer = Peer::Remote(Route {
     gid: [0; 16],
     send_psn: 0,
     receive_psn: 0,
+    path: None,
 });
 
 impl ByChains {

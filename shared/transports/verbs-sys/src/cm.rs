@@ -229,7 +229,7 @@ impl CmId {
         }
     }
 
-    fn raw(&self) -> *mut RdmaCmId {
+    pub(crate) fn raw(&self) -> *mut RdmaCmId {
         self.owner.raw.as_ptr()
     }
 
@@ -361,7 +361,21 @@ impl CmId {
     /// # Errors
     /// [`VerbsError::Os`].
     pub fn accept(&mut self, parameters: &ConnectParameters<'_>) -> Result<(), VerbsError> {
+        self.accept_raw(parameters, 0)
+    }
+
+    pub(crate) const fn cm(&self) -> &'static Cm {
+        self.cm
+    }
+
+    /// Accepts with the identifier's own queue pair, or with one of this number if it has none.
+    pub(crate) fn accept_raw(
+        &self,
+        parameters: &ConnectParameters<'_>,
+        queue_pair: u32,
+    ) -> Result<(), VerbsError> {
         let mut raw = parameters.raw()?;
+        raw.qp_num = queue_pair;
         // SAFETY: as in `connect`.
         let result = unsafe { (self.cm.rdma_accept)(self.raw(), &raw mut raw) };
         check("accepting an RDMA connection", result)

@@ -20,6 +20,7 @@ mod cm;
 mod context;
 mod devx;
 mod error;
+mod foreign;
 mod load;
 mod memory;
 mod queue;
@@ -33,6 +34,7 @@ pub use context::{
 };
 pub use devx::{Devx, DevxDomain, DevxEvents, DevxMemory, DevxObject, DevxUar};
 pub use error::VerbsError;
+pub use foreign::PeerPath;
 pub use load::{Cm, Missing, Mlx5, Prototype, Verbs};
 pub use memory::{Domain, Registration, Rights, Sge, Window};
 pub use queue::{

@@ -240,6 +240,7 @@ impl Nic {
                 gid: [0; 16],
                 send_psn: 0,
                 receive_psn: 0,
+                path: None,
             }),
         };
         // It may be connected, in error, or gone.

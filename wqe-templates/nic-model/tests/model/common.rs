@@ -194,6 +194,7 @@ pub(crate) const ROUTE: Peer = Peer::Remote(Route {
     gid: [0; 16],
     send_psn: 0,
     receive_psn: 0,
+    path: None,
 });
 
 impl Rig {
