@@ -8,6 +8,7 @@
 //! The keys follow the table of [`Key`](kbtp_chain::key::Key): domain, rights and range of each are taken from there.
 #![forbid(unsafe_code)]
 
+mod alarm;
 pub mod calibrate;
 mod cq;
 mod device;

@@ -1,5 +1,6 @@
 //! One client's part of a device: two queue pairs, three completion queues, the slots.
 
+use crate::alarm::Alarm;
 use crate::error::SetUpError;
 use crate::limits::{
     LOG_BELL_STRIDE, LOG_BELLS, LOG_CLIENT, LOG_CQ, LOG_RECEIVE, LOG_RECEIVE_STRIDE, LOG_WORKER,
@@ -8,8 +9,8 @@ use crate::limits::{
 use crate::tables::{Area, View, create};
 use crate::target::create_cq;
 use crate::{
-    CqReader, Device, KeyAttributes, Layout, Master, MemoryId, Peer, PeerAccess, Place, Profile,
-    QpAttributes, RING_ALIGN, Roles, Target,
+    CqReader, Device, DeviceEvent, KeyAttributes, Layout, Master, MemoryId, Peer, PeerAccess,
+    Place, Profile, QpAttributes, RING_ALIGN, Roles, Target,
 };
 use kbtp_chain::element::{Bound, Cq, Queue};
 use kbtp_chain::key::{DUMMY_AT, Key, Sizes, VIEW_STRIDE};
@@ -65,6 +66,7 @@ pub struct Session {
     /// Requests that came.
     received: u64,
     client_cq: CqReader,
+    alarm: Alarm,
     /// Sends of the client's queue pair that succeeded.
     client_cqes: u64,
     client_failed: bool,
@@ -204,6 +206,7 @@ impl Session {
             cqns: [receive_cq.cqn, client_cq.cqn, worker_cq.cqn],
             receive_cq: CqReader::new(queues.region.clone(), 0, LOG_CQ, None),
             received: 0,
+            alarm: Alarm::new(client_cq.cqn),
             client_cq: CqReader::new(queues.region.clone(), CQ_LEN, LOG_CQ, None),
             cqes: queues.region,
             client_cqes: 0,
@@ -477,6 +480,25 @@ impl Session {
         }
         let each = self.template().cqes(Cq::Client).max(1) as u64;
         self.first.saturating_add(self.client_cqes / each)
+    }
+
+    /// Has the device tell when a slot's sends complete, or fail: what [`completed`](Self::completed) would see. Software that
+    /// sleeps calls it last.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub fn watch<D: Device>(&mut self, device: &mut D) -> Result<(), SetUpError<D::Error>> {
+        let set = self.alarm.set(device, self.client_cq.consumed());
+        set.map_err(SetUpError::device("an alarm of a session"))
+    }
+
+    /// Whether an event is of this session: of its sends, or a queue pair of its that failed.
+    pub fn rings(&mut self, event: DeviceEvent) -> bool {
+        let failed = matches!(
+            event,
+            DeviceEvent::QpError(qpn) if qpn == self.worker || qpn == self.client
+        );
+        failed || self.alarm.rings(event)
     }
 
     /// Requests that came since the start; reads CQEs. The slots from [`completed`](Self::completed) on have one each.

@@ -1,9 +1,10 @@
 //! What the sessions of one pool share: domains, tables, keys to table, ring and pool, the queue of punts.
 
+use crate::alarm::Alarm;
 use crate::error::SetUpError;
 use crate::limits::LOG_PUNT_CQ;
 use crate::tables::{Area, Records, Tables, View, create};
-use crate::{CqAttributes, CqReader, Device, Domain, KeyAttributes, Layout, MemoryId};
+use crate::{CqAttributes, CqReader, Device, DeviceEvent, Domain, KeyAttributes, Layout, MemoryId};
 use kbtp_chain::Template;
 use kbtp_chain::key::Key;
 use kbtp_memory::{PageOptions, Region};
@@ -51,6 +52,7 @@ pub struct Target {
     pub(crate) meta: Mkey,
     pub(crate) punt_cqn: Cqn,
     punts: CqReader,
+    alarm: Alarm,
 }
 
 /// A template with its records.
@@ -158,7 +160,23 @@ impl Target {
             meta: meta.base,
             punt_cqn,
             punts,
+            alarm: Alarm::new(punt_cqn),
         })
+    }
+
+    /// Has the device tell when a slot rings: what [`next_punt`](Self::next_punt) would give. Software that sleeps calls it
+    /// last, and [`Session::watch`](crate::Session::watch) of each session.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub fn watch<D: Device>(&mut self, device: &mut D) -> Result<(), SetUpError<D::Error>> {
+        let set = self.alarm.set(device, self.punts.consumed());
+        set.map_err(SetUpError::device("the alarm of punts"))
+    }
+
+    /// Whether an event is of a slot that rang.
+    pub fn rings(&mut self, event: DeviceEvent) -> bool {
+        self.alarm.rings(event)
     }
 
     /// Makes the records of a profile for this pool.

@@ -92,6 +92,8 @@ pub(crate) struct Rig {
     /// Called after each event of the model.
     pub(crate) observe: Option<Observer>,
     lazy: bool,
+    /// Software sleeps: it looks at nothing until an event wakes it. How often one has.
+    pub(crate) woken: Option<u64>,
 }
 
 /// Numbers from a seed.
@@ -213,6 +215,7 @@ impl Rig {
             random: Numbers::new(setup.seed),
             observe: None,
             lazy: setup.schedule != Schedule::Eager,
+            woken: None,
         };
         for (id, template) in (0_u16..).zip(&setup.sessions) {
             let known = profiles.iter().position(|one| one.template() == template);
@@ -372,6 +375,35 @@ impl Rig {
         moved
     }
 
+    /// Sets all alarms: from now on software sleeps.
+    pub(crate) fn sleep(&mut self) {
+        self.woken = Some(self.woken.unwrap_or(0));
+        self.target.watch(&mut self.model).unwrap();
+        for party in &mut self.parties {
+            party.session.watch(&mut self.model).unwrap();
+        }
+    }
+
+    /// Software's turn, if it does not sleep or is woken.
+    fn act(&mut self) -> bool {
+        let Some(woken) = self.woken else {
+            return self.software();
+        };
+        let mut rang = false;
+        while let Some(event) = self.model.next_event() {
+            rang |= self.target.rings(event);
+            for party in &mut self.parties {
+                rang |= party.session.rings(event);
+            }
+        }
+        if rang {
+            self.woken = Some(woken + 1);
+            self.software();
+            self.sleep();
+        }
+        rang
+    }
+
     /// Runs until nothing moves.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
         let mut idle = 0;
@@ -382,7 +414,7 @@ impl Rig {
             }
             idle += 1;
             if idle > 20 {
-                if self.exchange() || self.software() {
+                if self.exchange() || self.act() {
                     idle = 0;
                     continue;
                 }

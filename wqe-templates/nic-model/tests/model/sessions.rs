@@ -176,6 +176,45 @@ fn three_sessions_in_any_order() {
     }
 }
 
+/// Software that only wakes for events serves as software that looks all the time: no alarm is lost, of several laps.
+#[test]
+fn software_that_sleeps_is_woken_for_all_it_has_to_do() {
+    for schedule in SCHEDULES {
+        for seed in 0..4 {
+            let mut run = Run::new(&Setup::new(schedule, seed, 3));
+            run.rig.sleep();
+            for _ in 0..40 {
+                run.round(4);
+            }
+            assert!(run.served > 150, "{}", run.served);
+            let woken = run.rig.woken.expect("it sleeps");
+            assert!((1..=run.served).contains(&woken), "{woken}");
+        }
+    }
+}
+
+/// A slot that rings wakes software, too; and without alarms nobody comes.
+#[test]
+fn a_punt_wakes_software() {
+    for schedule in SCHEDULES {
+        for asleep in [true, false] {
+            let mut rig = Rig::new(&Setup::new(schedule, 5, 1));
+            if asleep {
+                rig.sleep();
+            } else {
+                // No alarm is set.
+                rig.woken = Some(0);
+            }
+            // No chain serves a LOAD of what is not bound.
+            let data = Some((KEY, BUFFER, BLOCK));
+            rig.send(0, &request(LOAD, 0, 1, TABLE_BASE, 0, data));
+            rig.settle().expect("it comes to rest");
+            assert_eq!(rig.received(0).is_some(), asleep, "{schedule:?}");
+            assert_eq!(rig.parties[0].punts, u64::from(asleep));
+        }
+    }
+}
+
 /// A FREE leaves the ring alone: Tail may name a slot that the free of the turn before is still to fill, which looks empty
 /// until then. Software returns the block when it has looked at the turn.
 #[test]
