@@ -132,7 +132,7 @@ fn handle(random: &mut Numbers, grant: &Grant) -> u64 {
     }
 }
 
-fn entry(table: &[u8], handle: u64) -> TableEntry {
+pub(super) fn entry(table: &[u8], handle: u64) -> TableEntry {
     let row = handle.checked_sub(BASE).filter(|row| *row < HANDLES);
     let Some(at) = row.map(|row| usize::try_from(row).unwrap() * 16) else {
         return TableEntry::UNBOUND;

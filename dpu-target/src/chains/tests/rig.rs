@@ -16,8 +16,8 @@ use kbtp_nic_model::{
     Client, ClientKey, Hazards, Kind, Model, Outgoing, Received, Schedule, exchange,
 };
 use kbtp_wire::{
-    AuthMode, BlockOffset, ByteLen, Generation, Grant, Handle, Hello, HelloAck, InitiatorId,
-    KnownTlvs, RequestId, SessionCapabilities, Stag, TableEntry, TaggedOffset,
+    AuthMode, BlockOffset, ByteLen, EntryFlags, Generation, Grant, Handle, Hello, HelloAck,
+    InitiatorId, KnownTlvs, RequestId, SessionCapabilities, Stag, TableEntry, TaggedOffset,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -92,15 +92,18 @@ impl Exposer for Nothing {
     }
 }
 
-/// Every entry is as if its handle had been freed so often that the next few Generations are the last.
+/// Every entry that binds nothing is as if its handle had been freed so often that the next few Generations are the last.
 fn freed_often(pool: &Pool) {
+    let (at, region) = (pool.places().table, pool.meta_region());
     for row in 0..HANDLES {
-        let entry = TableEntry {
-            generation: Generation::new(u16::MAX - u16::try_from(row % 4).unwrap()),
-            ..TableEntry::UNBOUND
-        };
-        let at = pool.places().table + row * TableEntry::LEN as u64;
-        pool.meta_region().write(at, &entry.encode()).unwrap();
+        let at = at + row * TableEntry::LEN as u64;
+        let mut octets = [0; TableEntry::LEN];
+        region.read(at, &mut octets).unwrap();
+        let mut entry = TableEntry::decode(&octets);
+        if !entry.flags.contains(EntryFlags::VALID) {
+            entry.generation = Generation::new(u16::MAX - u16::try_from(row % 4).unwrap());
+            region.write(at, &entry.encode()).unwrap();
+        }
     }
 }
 
@@ -180,6 +183,11 @@ impl Target {
         };
         core.work_posted();
         (core, grant)
+    }
+
+    /// Generations wrap once more.
+    pub(super) fn age(&self) {
+        freed_often(&self.shared.pool);
     }
 
     pub(super) fn table(&self) -> Vec<u8> {
