@@ -403,7 +403,7 @@ impl<S: Stream> Engine<S> {
     fn tend_chains(&mut self, out: &mut impl Outside<S>) {
         let Some(nic) = &mut self.nic else { return };
         let pool = &self.worker.shared.pool;
-        nic.settle(pool);
+        nic.settle(pool, &self.worker.metrics.chains);
         if nic.could_resume(pool)
             && self
                 .streams

@@ -60,6 +60,8 @@ pub(crate) struct Chains<D> {
     seats: Vec<Option<Seat>>,
     /// Blocks that slots send, while freed ones are looked at.
     sent: Vec<Option<BlockOffset>>,
+    /// A chain ended that may have a ticket which nobody knows.
+    lost: bool,
     draining: bool,
     /// How it stands with requests while a block of no octets is bound, which no chain can send.
     empty: Empty,
@@ -126,6 +128,7 @@ impl<D: Device> Chains<D> {
             capacity,
             seats: Vec::new(),
             sent: Vec::with_capacity(2 * limits::CHAIN_SESSIONS),
+            lost: false,
             draining: false,
             empty: Empty::None,
             moved: false,
@@ -349,8 +352,28 @@ impl<D: Device> Chains<D> {
         seat.work(&mut hands)
     }
 
-    /// Returns freed blocks that no slot sends any more. Cost: a load if none was freed.
-    pub(crate) fn settle(&mut self, pool: &Pool) {
+    /// Gives back a ticket that a chain which ended had taken and not told of, once no other chain may have one. A chain that
+    /// took one of those that are open here has told of it, or is seen at it.
+    fn find_lost(&mut self, pool: &Pool, counts: &ChainCounts) {
+        let open = pool.open_tickets();
+        let mut known = Vec::new();
+        let mut takes = false;
+        for seat in self.seats.iter_mut().flatten() {
+            takes |= seat.tickets(&mut known);
+        }
+        if !takes {
+            counts
+                .recovered
+                .add(pool.put_back_lost(open, &known).into());
+            self.lost = false;
+        }
+    }
+
+    /// Returns freed blocks that no slot sends any more, and what chains that ended took. Cost: a load if there is nothing.
+    pub(crate) fn settle(&mut self, pool: &Pool, counts: &ChainCounts) {
+        if self.lost {
+            self.find_lost(pool, counts);
+        }
         if pool.freed() == 0 {
             return;
         }
@@ -378,7 +401,7 @@ impl<D: Device> Chains<D> {
 
     /// Whether freed blocks wait for slots, or slots for blocks: look again soon.
     pub(crate) fn waits(&mut self, pool: &Pool) -> bool {
-        pool.freed() > 0 || self.seats.iter_mut().flatten().any(Seat::may_wait)
+        self.lost || pool.freed() > 0 || self.seats.iter_mut().flatten().any(Seat::may_wait)
     }
 
     /// The seat's client is gone, and its queue pair in error: stops what is left and gives back what a request that came to
@@ -394,7 +417,10 @@ impl<D: Device> Chains<D> {
         let Some(mut seat) = seat.and_then(Option::take) else {
             return;
         };
-        seat.end(core, shared, counts);
+        self.lost |= seat.end(core, shared, counts);
+        if self.lost {
+            self.find_lost(&shared.pool, counts);
+        }
         if let Err(error) = seat.session.destroy(&mut self.device) {
             tracing::error!(%error, "a session's part of the device could not be ended");
         }

@@ -7,11 +7,12 @@
 
 use super::{ChainCounts, Headers, Punt};
 use kbtp_core::{ByDevice, SessionEnd, Shared, TargetSession};
-use kbtp_device::{Answer, Device, Master, Session, SetUpError, SlotRequest, Standing};
+use kbtp_device::{Allocation, Answer, Device, Master, Session, SetUpError, SlotRequest, Standing};
 use kbtp_fabric::{Time, WorkId, WorkOutcome, WorkRequest};
 use kbtp_mlx5::Syndrome;
 use kbtp_wire::{
     BlockOffset, ByteLen, Completion, DataDescriptor, Handle, Header, Opcode, RequestFlags, Status,
+    Ticket,
 };
 
 /// What [`Seat::work`] works with.
@@ -204,6 +205,20 @@ impl Seat {
             }
         }
         Ok(())
+    }
+
+    /// The tickets that its slots have told of. Returns whether one may have one that it has not told of.
+    pub(super) fn tickets(&mut self, to: &mut Vec<Ticket>) -> bool {
+        let begun = self.next..self.session.received().min(self.next.saturating_add(2));
+        let by_software = self.job.map(|job| job.slot);
+        let mut takes = false;
+        for slot in begun.filter(|slot| by_software != Some(*slot)) {
+            let ticket = self.session.allocation(slot).and_then(|one| one.ticket);
+            to.extend(ticket);
+            takes |=
+                self.session.takes_ticket(slot) && self.session.standing(slot).failed.is_none();
+        }
+        takes
     }
 
     /// The blocks that slots of this session may be sending; `None` for one that has not looked yet.
@@ -495,8 +510,15 @@ impl Seat {
         Ok(moved)
     }
 
-    /// The session is over: what requests that came to nothing took from the ring, or from an entry, goes back.
-    pub(super) fn end(&mut self, core: &mut TargetSession, shared: &Shared, counts: &ChainCounts) {
+    /// The session is over: what requests that came to nothing took from the ring, or from an entry, goes back. Returns whether
+    /// one may have a ticket that nobody knows.
+    pub(super) fn end(
+        &mut self,
+        core: &mut TargetSession,
+        shared: &Shared,
+        counts: &ChainCounts,
+    ) -> bool {
+        let mut takes = false;
         while self.next < self.session.completed() {
             let slot = self.next;
             self.next = slot.saturating_add(1);
@@ -510,7 +532,12 @@ impl Seat {
                 continue;
             }
             let allocation = self.session.allocation(slot);
-            if let Some(taken) = allocation.filter(|taken| !taken.bound)
+            takes |= self.session.takes_ticket(slot);
+            let bound = |taken: &Allocation| {
+                let binds = |block| shared.pool.binds(taken.handle, block);
+                taken.bound || taken.block.is_some_and(binds)
+            };
+            if let Some(taken) = allocation.filter(|taken| !bound(taken))
                 && let Some(ticket) = taken.ticket
             {
                 shared.pool.put_back_taken(ticket, taken.block);
@@ -527,6 +554,7 @@ impl Seat {
                 shared.pool.unbound_by_device(handle, block);
             }
         }
+        takes
     }
 }
 

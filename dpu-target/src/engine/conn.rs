@@ -364,7 +364,7 @@ impl<S: Stream> Conn<S> {
             let (shared, counts) = (&worker.shared, &worker.metrics.chains);
             let done = nic.work(id, &mut self.session, now, shared, counts);
             moved |= self.checked(worker, done, now);
-            nic.settle(&shared.pool);
+            nic.settle(&shared.pool, counts);
             let in_flight = nic.in_flight(id);
             worker.metrics.in_flight.add(in_flight);
             worker.metrics.in_flight.sub(self.on_device);

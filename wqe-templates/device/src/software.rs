@@ -30,11 +30,13 @@ pub struct Standing {
 /// What a slot took from the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocation {
+    /// The handle that it is for.
+    pub handle: Handle,
     /// The ticket; `None` if its FetchAdd did not succeed, or nobody knows.
     pub ticket: Option<Ticket>,
     /// The block, once it is known.
     pub block: Option<BlockOffset>,
-    /// The entry was bound to it.
+    /// The entry was bound to it, and the device told of it. Between the two only the entry knows.
     pub bound: bool,
 }
 
@@ -143,9 +145,13 @@ impl Session {
     pub fn unbinds(&self, n: u64) -> Option<(Handle, BlockOffset)> {
         let [opcode] = self.get(n, Spot::field("U0", Field::OPCODE))?;
         (opcode == Opcode::RdmaWrite.to_wire()).then_some(())?;
+        Some((self.handle(n)?, self.source(n)?))
+    }
+
+    /// The handle of the request of slot `n`.
+    fn handle(&self, n: u64) -> Option<Handle> {
         let view = self.get(n, Spot::field("T", Field::REMOTE_ADDRESS))?;
-        let handle = Handle(u64::from_be_bytes(view) / VIEW_STRIDE);
-        Some((handle, self.source(n)?))
+        Some(Handle(u64::from_be_bytes(view) / VIEW_STRIDE))
     }
 
     /// What slot `n` took from the ring, of a session whose loopback queue has stopped; `None` if its chain allocates nothing.
@@ -157,10 +163,18 @@ impl Session {
         let counter = self.get(n, Spot::new(Memory::Scratch, scratch::TICKET, 8))?;
         let counter = RingCounter(u64::from_le_bytes(counter));
         Some(Allocation {
+            handle: self.handle(n)?,
             ticket: (done > TICKET_TAKEN).then(|| counter.ticket()),
             block: self.taken_block(n),
             bound: done > ENTRY_WRITTEN,
         })
+    }
+
+    /// Whether slot `n` may have taken a ticket that nobody knows: between its FetchAdd and the reply.
+    #[must_use]
+    pub fn takes_ticket(&self, n: u64) -> bool {
+        let opcode = self.get(n, Spot::field("X1", Field::OPCODE));
+        opcode == Some([Opcode::RdmaRead.to_wire()]) && self.standing(n).done == TICKET_TAKEN
     }
 
     fn enable_client<D: Device>(

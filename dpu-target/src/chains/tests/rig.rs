@@ -406,7 +406,7 @@ impl ByChains {
             }
             moved |= chains.work(*id, core, target.now, &target.shared, counts)?;
         }
-        chains.settle(&target.shared.pool);
+        chains.settle(&target.shared.pool, counts);
         if chains.could_resume(&target.shared.pool)
             && parties.iter().all(|party| party.core.under_way() == 0)
         {

@@ -92,6 +92,7 @@ impl Pool {
             deferred: Deferred::new(AtomicU32::new(0), DEFERRED_RESERVE),
             partitions: (0..PARTITIONS_MAX).map(|_| Partition::default()).collect(),
             orphans: Mutex::new(Vec::new()),
+            held: Mutex::new(Vec::new()),
             orphan_count: AtomicU32::new(0),
             freed: Mutex::new(VecDeque::new()),
             freed_count: AtomicU32::new(0),

@@ -82,6 +82,8 @@ pub struct Pool {
     /// Tickets whose session ended before their block came.
     orphans: Mutex<Vec<Ticket>>,
     orphan_count: AtomicU32,
+    /// Tickets of the shared ring that sessions of this crate have and have not used, if a device serves the pool.
+    held: Mutex<Vec<Ticket>>,
     /// Blocks that were freed and wait until no device sends them any more, and how many.
     freed: Mutex<VecDeque<BlockIndex>>,
     freed_count: AtomicU32,
@@ -187,7 +189,9 @@ impl Pool {
 
     /// Takes a ticket for a block; `None` if no block is free or about to be.
     pub(crate) fn take(&self, home: Home) -> Option<Ticket> {
-        self.ring(home).take()
+        let ticket = self.ring(home).take()?;
+        self.note_taken(home, ticket);
+        Some(ticket)
     }
 
     /// The block of a ticket, fit for `domain`; `None` while its free is in progress. Cost: zeroes the block if it
@@ -201,6 +205,7 @@ impl Pool {
     /// The ticket's owner is gone: its block goes back when it comes.
     pub(crate) fn orphan(&self, ticket: Ticket) {
         self.orphans.with(|list| list.push(ticket));
+        self.note_used(Home::Shared, ticket);
         Word32::fetch_add(&self.orphan_count, 1, Release);
         self.settle();
     }
@@ -361,6 +366,7 @@ impl Pool {
 
     fn consume_raw(&self, home: Home, ticket: Ticket) -> Option<BlockIndex> {
         let offset = self.ring(home).consume(ticket)?;
+        self.note_used(home, ticket);
         Some(self.known(offset))
     }
 

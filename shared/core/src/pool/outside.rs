@@ -96,15 +96,20 @@ impl Pool {
         }
     }
 
+    /// Whether this handle's entry binds the block.
+    #[must_use]
+    pub fn binds(&self, handle: Handle, block: BlockOffset) -> bool {
+        let entry = self.geometry.row(handle).map(|row| self.entry(row));
+        entry.is_some_and(|entry| entry.is_valid() && entry.block == block)
+    }
+
     /// A device cleared this handle's entry, or was about to: its block is freed unless the entry still binds it. Once for each
     /// request that did.
     pub fn unbound_by_device(&self, handle: Handle, block: BlockOffset) {
         let (row, index) = (self.geometry.row(handle), self.geometry.block_at(block));
-        let (Some(row), Some(index)) = (row, index) else {
-            return;
-        };
-        let entry = self.entry(row);
-        if !(entry.is_valid() && entry.block == block) {
+        if let (Some(_), Some(index)) = (row, index)
+            && !self.binds(handle, block)
+        {
             self.release(index);
         }
     }
@@ -118,6 +123,56 @@ impl Pool {
             self.orphan(ticket);
         } else if let Some(block) = block.and_then(|block| self.geometry.block_at(block)) {
             self.put_back(block);
+        }
+    }
+
+    /// Gives back those of these tickets of the shared ring that a device took and nobody knows of: its queue ended between
+    /// FetchAdd and reply. `open` were [`open_tickets`](Self::open_tickets) before anybody was asked, `known` are those that
+    /// the device has told of. Returns how many there were.
+    pub fn put_back_lost(&self, mut open: Vec<Ticket>, known: &[Ticket]) -> u32 {
+        let held = self.held.with(|list| list.clone());
+        let orphans = self.orphans.with(|list| list.clone());
+        let lists = [known, &held, &orphans];
+        open.retain(|ticket| !lists.iter().any(|list| list.contains(ticket)));
+        let count = u32::try_from(open.len()).unwrap_or(u32::MAX);
+        for ticket in open {
+            self.orphan(ticket);
+        }
+        count
+    }
+
+    /// Tickets of the shared ring that were taken and whose slot is not consumed: it holds their block, or will. Cost: a pass
+    /// over the ring.
+    #[must_use]
+    pub fn open_tickets(&self) -> Vec<Ticket> {
+        let ring = self.ring(Home::Shared);
+        let (head, slots) = (ring.head(), self.geometry.ring_order().slots());
+        let mut open = Vec::new();
+        for place in 0..slots {
+            let slot = ring.slot(Ticket(place));
+            let mut ticket = slot.sequence;
+            if slot.is_consumed() {
+                ticket = Ticket(ticket.0.wrapping_add(slots));
+            }
+            while head.distance(ticket).cast_signed() > 0 {
+                open.push(ticket);
+                ticket = Ticket(ticket.0.wrapping_add(slots));
+            }
+        }
+        open
+    }
+
+    /// A session has taken a ticket.
+    pub(super) fn note_taken(&self, home: Home, ticket: Ticket) {
+        if home == Home::Shared && self.by_device.load(Acquire) {
+            self.held.with(|list| list.push(ticket));
+        }
+    }
+
+    /// It has used it, or is gone.
+    pub(super) fn note_used(&self, home: Home, ticket: Ticket) {
+        if home == Home::Shared && self.by_device.load(Acquire) {
+            self.held.with(|list| list.retain(|one| *one != ticket));
         }
     }
 
