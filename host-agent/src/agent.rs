@@ -10,6 +10,7 @@
 //!
 //! There is at most one Holder; a second Hello(Target) is refused. What is not allowed is refused and changes nothing.
 
+use crate::function::{self, Function};
 use crate::store::{Backing, Store};
 use crate::{AgentConfig, AgentError};
 use kbtp_control::{
@@ -17,7 +18,7 @@ use kbtp_control::{
     StatusReport, ToAgent, VERSION, Welcome,
 };
 use kbtp_memory::Region;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// Where a client stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,13 +55,12 @@ pub(crate) struct Reply {
 pub(crate) struct Agent {
     store: Store,
     exports: Exports,
+    /// From which the pool is granted to another function, if that was asked for.
+    function: Option<Box<dyn Function>>,
     holder_pid: Option<u32>,
     targets: u64,
     draining: bool,
 }
-
-/// How this agent exports its pool: it drives no device.
-const EXPORTS_BY: Mechanisms = Mechanisms::EMULATED;
 
 impl Agent {
     /// Allocates the pool.
@@ -84,9 +84,18 @@ impl Agent {
         if !unmet.is_empty() {
             warn!("the pool works, but: {}", unmet.join("; "));
         }
+        let open = |device: &String| {
+            let opened = function::open(device, store.memory());
+            opened.map_err(|reason| AgentError::Function {
+                device: device.clone(),
+                reason,
+            })
+        };
+        let function = config.grant_from.as_ref().map(open).transpose()?;
         Ok(Self {
             store,
             exports: Exports::default(),
+            function,
             holder_pid: None,
             targets: 0,
             draining: false,
@@ -109,8 +118,7 @@ impl Agent {
 
     /// The holder's connection is closed.
     pub(crate) fn release(&mut self) {
-        // What it had exported came as memory beside a frame: its mapping went with it.
-        self.exports.forget();
+        self.end_grant();
         if let Some(pid) = self.holder_pid.take() {
             info!(pid, "the target let go; its memory is kept");
         }
@@ -142,6 +150,7 @@ impl Agent {
             (Standing::Holder, ToAgent::Released { epoch, key }) => {
                 match self.exports.released(*epoch, key) {
                     Ok(()) => {
+                        self.end_grant();
                         info!(epoch, "the exported pool is released");
                         Reply::say(from, FromAgent::ReleaseNoted { epoch: *epoch })
                     }
@@ -213,23 +222,63 @@ impl Agent {
         if self.draining {
             return Reply::no(from, Refusal::Draining);
         }
-        if !mechanisms.contain(EXPORTS_BY) {
-            let refusal = Refusal::Mechanism {
-                speaks: EXPORTS_BY.to_string(),
-                asked: mechanisms.to_string(),
-            };
-            return Reply::no(from, refusal);
-        }
-        let Self { store, exports, .. } = self;
-        match exports.grant(|epoch| store.export(epoch, Mechanism::Emulated)) {
+        let speaks = self.function.as_ref().map_or(Mechanisms::EMULATED, |_| {
+            Mechanisms::EMULATED.with(Mechanisms::ALIAS)
+        });
+        let none = || Refusal::Mechanism {
+            speaks: speaks.to_string(),
+            asked: mechanisms.to_string(),
+        };
+        let Self {
+            store,
+            exports,
+            function,
+            ..
+        } = self;
+        let function = function
+            .as_mut()
+            .filter(|_| mechanisms.contain(Mechanisms::ALIAS));
+        let made = exports.grant(|epoch| {
+            let mut grant = store.export(epoch, Mechanism::Emulated)?;
+            match function {
+                Some(function) => {
+                    let allowed = function.allow(&grant);
+                    grant.mechanism = allowed.map_err(|reason| Refusal::Memory { reason })?;
+                }
+                None if mechanisms.contain(Mechanisms::EMULATED) => {}
+                None => return Err(none()),
+            }
+            Ok(grant)
+        });
+        match made {
+            // One that is there already may be of another kind.
+            Ok(Some(grant)) if !mechanisms.contain(grant.mechanism.kind()) => {
+                Reply::no(from, none())
+            }
             Ok(Some(grant)) => {
-                info!(epoch = grant.epoch, "the pool is exported");
-                let (_, region, _) = self.store.pool();
-                Reply::give(FromAgent::Exported(grant), region)
+                let by = grant.mechanism.kind();
+                info!(epoch = grant.epoch, %by, "the pool is exported");
+                if by == Mechanisms::EMULATED {
+                    let (_, region, _) = self.store.pool();
+                    Reply::give(FromAgent::Exported(grant), region)
+                } else {
+                    Reply::say(from, FromAgent::Exported(grant))
+                }
             }
             Ok(None) => Reply::no(from, Refusal::Revoked),
             Err(refusal) => Reply::no(from, refusal),
         }
+    }
+
+    /// The other side uses the grant no more, or is gone. Memory that came beside a frame went with its mapping; a key ends here,
+    /// and with it each alias: a device that still used one would fail, and write nothing.
+    fn end_grant(&mut self) {
+        if let Some(function) = &mut self.function
+            && let Err(reason) = function.forbid()
+        {
+            error!(%reason, "a key to the pool could not be ended; it ends with this process");
+        }
+        self.exports.forget();
     }
 
     fn grant_side(&mut self, name: &RegionName, len: u64, hand_over: HandOver) -> Reply {
@@ -466,6 +515,108 @@ mod tests {
         // A target that is gone has released it.
         agent.release();
         assert_eq!(agent.revoke(), None);
+    }
+
+    /// A function that notes whose grants are allowed.
+    #[derive(Debug, Default)]
+    struct Noted {
+        live: std::sync::Arc<std::sync::Mutex<Vec<u64>>>,
+        refuses: bool,
+    }
+
+    impl Function for Noted {
+        fn allow(&mut self, grant: &kbtp_control::PoolGrant) -> Result<Mechanism, String> {
+            if self.refuses {
+                return Err("no more keys".to_owned());
+            }
+            let live = self.live.lock();
+            live.map_err(|error| error.to_string())?.push(grant.epoch);
+            Ok(Mechanism::Alias {
+                vhca_id: 5,
+                mkey_index: 6,
+            })
+        }
+
+        fn forbid(&mut self) -> Result<(), String> {
+            let live = self.live.lock();
+            live.map_err(|error| error.to_string())?.clear();
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_pool_is_granted_by_a_key_of_the_hosts_function_until_it_is_released() {
+        let noted = Noted::default();
+        let live = std::sync::Arc::clone(&noted.live);
+        let mut agent = agent();
+        agent.function = Some(Box::new(noted));
+        agent.answer(Standing::New, &hello(Role::Target), FACTS);
+        let ask = |agent: &mut Agent, mechanisms| {
+            let request = ToAgent::AttachExported { mechanisms };
+            agent.answer(Standing::Holder, &request, FACTS)
+        };
+        let reply = ask(&mut agent, Mechanisms::ALIAS);
+        let FromAgent::Exported(grant) = reply.message else {
+            panic!("{:?}", reply.message)
+        };
+        assert!(reply.region.is_none(), "no memory goes beside it");
+        assert_eq!(grant.check(), Ok(()));
+        assert_eq!(grant.mechanism.kind(), Mechanisms::ALIAS);
+        assert_eq!(*live.lock().unwrap(), [grant.epoch]);
+        // The same grant is not made twice, nor another way beside it.
+        let reply = ask(&mut agent, Mechanisms::ALIAS);
+        assert_eq!(reply.message, FromAgent::Exported(grant.clone()));
+        assert_eq!(live.lock().unwrap().len(), 1);
+        let reply = ask(&mut agent, Mechanisms::EMULATED);
+        assert!(matches!(
+            reply.message,
+            FromAgent::Refused(Refusal::Mechanism { .. })
+        ));
+        // Revoked it is still reached; released, the key is gone.
+        assert_eq!(agent.revoke(), Some(grant.epoch));
+        assert_eq!(live.lock().unwrap().len(), 1);
+        let wrong = ToAgent::Released {
+            epoch: grant.epoch,
+            key: AccessKey::new([1; 32]),
+        };
+        agent.answer(Standing::Holder, &wrong, FACTS);
+        assert_eq!(live.lock().unwrap().len(), 1);
+        let released = ToAgent::Released {
+            epoch: grant.epoch,
+            key: grant.key.clone(),
+        };
+        agent.answer(Standing::Holder, &released, FACTS);
+        assert_eq!(live.lock().unwrap().len(), 0);
+        // A target that is gone without a word: its aliases end with the key.
+        ask(&mut agent, Mechanisms::ALIAS);
+        assert_eq!(live.lock().unwrap().len(), 1);
+        agent.release();
+        assert_eq!(live.lock().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_device_that_refuses_a_key_grants_nothing() {
+        let mut agent = agent();
+        agent.function = Some(Box::new(Noted {
+            refuses: true,
+            ..Noted::default()
+        }));
+        agent.answer(Standing::New, &hello(Role::Target), FACTS);
+        let mechanisms = Mechanisms::ALIAS;
+        let request = ToAgent::AttachExported { mechanisms };
+        let message = agent.answer(Standing::Holder, &request, FACTS).message;
+        let reason = "no more keys".to_owned();
+        assert_eq!(message, FromAgent::Refused(Refusal::Memory { reason }));
+        assert_eq!(agent.revoke(), None);
+    }
+
+    #[test]
+    fn an_agent_without_the_device_it_should_grant_from_does_not_start() {
+        let mut config = AgentConfig::new("/x", 4096, 4);
+        config.grant_from = Some("mlx5_of_nowhere".to_owned());
+        let said = Agent::new(&config, Backing::Memfd).unwrap_err().to_string();
+        assert!(said.contains("granted from mlx5_of_nowhere"), "{said}");
+        assert!(said.contains("leave that device out"), "{said}");
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub struct AgentConfig {
     pub pages: PageWish,
     /// Octets of all side regions together at most; `None`: the pool's length, at least 1 GiB.
     pub side_limit: Option<u64>,
+    /// An mlx5 device, by the kernel's name for it, from whose function the pool may be granted to another function: a target on
+    /// the processor of that NIC. `None`: to processes of this machine alone.
+    pub grant_from: Option<String>,
     /// How long the target has to drain when the agent is told to stop.
     pub drain_timeout: Duration,
 }
@@ -61,6 +64,7 @@ impl AgentConfig {
             blocks,
             pages: PageWish::default(),
             side_limit: None,
+            grant_from: None,
             drain_timeout: DRAIN_TIMEOUT,
         }
     }

@@ -49,6 +49,16 @@ pub enum AgentError {
         /// What it lacks and the remedy.
         shortfall: String,
     },
+    /// The pool cannot be granted from the function of a device.
+    #[error(
+        "the pool cannot be granted from {device}: {reason}; leave that device out to grant it within this machine alone"
+    )]
+    Function {
+        /// The device.
+        device: String,
+        /// What the system or the device said.
+        reason: String,
+    },
     /// The control socket.
     #[error(transparent)]
     Control(#[from] ControlError),

@@ -17,6 +17,7 @@ mod agent;
 mod config;
 mod driver;
 mod error;
+mod function;
 mod in_process;
 pub mod limits;
 mod notify;

@@ -101,6 +101,11 @@ impl Store {
         (grant, region, fresh)
     }
 
+    /// The pool's memory.
+    pub(crate) const fn memory(&self) -> &Region {
+        &self.pool.region
+    }
+
     /// What another function of the device is told of the pool, with a key of its own.
     pub(crate) fn export(&self, epoch: u64, mechanism: Mechanism) -> Result<PoolGrant, Refusal> {
         let key = random().map_err(|error| Refusal::Memory {

@@ -32,7 +32,8 @@ pub(crate) fn run(args: &AgentArgs, json: bool) -> Result<(), Failure> {
             "take at most 16MiB",
         )
     })?;
-    let config = AgentConfig::new(&args.socket, block_size, args.blocks);
+    let mut config = AgentConfig::new(&args.socket, block_size, args.blocks);
+    config.grant_from.clone_from(&args.grant_from);
     config
         .validate()
         .map_err(|e| Failure::usage(e, "correct the flag of that name"))?;

@@ -286,6 +286,10 @@ pub struct AgentArgs {
     #[arg(long, env = "KBTP_BLOCKS", value_name = "N", default_value_t = 1024)]
     pub blocks: u32,
 
+    /// mlx5 device of this host from whose function the pool may be granted to a target on the processor of that NIC
+    #[arg(long, env = "KBTP_GRANT_FROM", value_name = "DEVICE")]
+    pub grant_from: Option<String>,
+
     /// Stop when standard input ends, for a process that starts this one
     #[arg(long)]
     pub stop_with_stdin: bool,

@@ -161,6 +161,17 @@ pub struct Sharing {
 }
 
 impl Sharing {
+    /// A key of this function may stand for one of another.
+    /// Source: openucx, `src/uct/ib/mlx5/dv/ib_mlx5dv_md.c` (what it asks before it shares a key).
+    const LOCAL_KEY_TO_REMOTE_KEY: u32 = 1 << 8;
+
+    /// Whether keys may be aliases of another function's. Whether this function's may be allowed the device says when it is asked to
+    /// allow one.
+    #[must_use]
+    pub const fn shares_keys(&self) -> bool {
+        self.object_to_object & Self::LOCAL_KEY_TO_REMOTE_KEY != 0
+    }
+
     /// In an answer.
     #[must_use]
     pub fn decode(answer: &[u8]) -> Self {

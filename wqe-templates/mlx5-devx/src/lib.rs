@@ -16,6 +16,7 @@ mod kernel;
 pub mod key;
 mod libmlx5;
 pub mod queue;
+mod share;
 mod tier;
 mod umr;
 
@@ -24,4 +25,5 @@ pub use command::{Command, Refused};
 pub use device::{DevxError, Mlx5Devx};
 pub use kernel::{Handle, Kernel, Port, Registered};
 pub use libmlx5::{Libmlx5, NoDevice, route};
+pub use share::{Allowed, Shared};
 pub use tier::{Judgement, Unfit, judge};

@@ -12,7 +12,7 @@ mod tests {
         AccessRights, CqArm, Cqe, CqeOpcode, Cqn, Mkey, OpOwn, Qpn, RepeatEntry, UAR_CQ, UAR_SEND,
     };
     use kbtp_mlx5_devx::{
-        Bits, Command, Handle, Kernel, Mlx5Devx, Port, Registered, Unfit, judge, route,
+        Bits, Command, Handle, Kernel, Mlx5Devx, Port, Registered, Shared, Unfit, judge, route,
     };
     use kbtp_verbs_sys::PeerPath;
     use std::collections::BTreeMap;
@@ -73,6 +73,7 @@ mod tests {
                     for at in [0x21e, 0x22c] {
                         set(at, 1, u64::from(!self.lacks.contains(&at)));
                     }
+                    set(0x30, 16, 0x0203);
                     set(0x88, 8, 15);
                     set(0x11a, 6, 16);
                 }
@@ -80,7 +81,15 @@ mod tests {
                     set(0x90, 16, if self.lacks.contains(&0x90) { 3 } else { 15 });
                     set(0xb0, 16, 0x3c);
                 }
-                _ => {}
+                _ => set(
+                    0xe0,
+                    32,
+                    if self.lacks.contains(&0xe0) {
+                        0
+                    } else {
+                        1 << 8
+                    },
+                ),
             }
         }
     }
@@ -452,6 +461,64 @@ mod tests {
         });
         let said = judge(&mut device, &mut || 0).unwrap_err().to_string();
         assert!(said.contains("what it can do"), "{said}");
+    }
+
+    #[test]
+    fn memory_is_shared_by_a_key_of_pieces_and_taken_back_with_it() {
+        // Larger than a piece; nobody touches it.
+        let region = Region::anonymous(3 << 30, &PageOptions::default()).unwrap();
+        let mut shared = Shared::new(Fake::default(), &region).unwrap();
+        let rights = AccessRights::LOCAL_READ.with(AccessRights::LOCAL_WRITE);
+        let allowed = shared.allow(rights, 1 << 40, &[7; 32]).unwrap();
+        let kernel = shared.kernel();
+        let [plain, pieces, allow] = &kernel.all[3..] else {
+            panic!("{:?}", kernel.opcodes)
+        };
+        assert_eq!(plain[..2], [0x02, 0x00]);
+        assert_eq!(pieces[..2], [0x02, 0x00]);
+        assert_eq!(allow[..2], [0x0b, 0x16]);
+        // It begins where it was agreed, is as long as the memory, and of three pieces of 2^30 octets.
+        assert_eq!(pieces[32..40], (1_u64 << 40).to_be_bytes());
+        assert_eq!(pieces[40..48], (3_u64 << 30).to_be_bytes());
+        assert_eq!(pieces[16 + 59] & 31, 30);
+        for piece in 0..3 {
+            let at = 272 + piece * 16 + 8;
+            let start = (piece as u64) << 30;
+            assert_eq!(pieces[at..at + 8], start.to_be_bytes());
+        }
+        // No right that was not given: local write and read are the last two of five bits.
+        assert_eq!(pieces[16 + 2] & 0x7c, 0x0c, "{:02x?}", &pieces[16..20]);
+        assert_eq!(allowed.vhca_id, 0x0203);
+        assert_eq!(allow[20..24], allowed.mkey_index.to_be_bytes());
+        assert_eq!(allow[32..64], [7; 32]);
+        assert_eq!(kernel.made.len(), 2);
+        // Allowed anew, the old key is gone first.
+        let again = shared.allow(rights, 1 << 40, &[8; 32]).unwrap();
+        assert_ne!(again.mkey_index, allowed.mkey_index);
+        assert_eq!(shared.kernel().made.len(), 2);
+        shared.forbid().unwrap();
+        assert_eq!(shared.kernel().made.len(), 0);
+        shared.forbid().unwrap();
+    }
+
+    #[test]
+    fn memory_that_cannot_be_shared_leaves_no_key() {
+        let region = Region::anonymous(4096, &PageOptions::default()).unwrap();
+        let kernel = Fake {
+            lacks: vec![0xe0],
+            ..Fake::default()
+        };
+        let said = Shared::new(kernel, &region).unwrap_err().to_string();
+        assert!(said.contains("alias of a key"), "{said}");
+        let kernel = Fake {
+            refuse: Some(0xb16),
+            ..Fake::default()
+        };
+        let mut shared = Shared::new(kernel, &region).unwrap();
+        let refused = shared.allow(AccessRights::LOCAL_READ, 0, &[7; 32]);
+        let said = refused.unwrap_err().to_string();
+        assert!(said.contains("an alias to others"), "{said}");
+        assert_eq!(shared.kernel().made.len(), 0);
     }
 
     #[test]
