@@ -2,10 +2,10 @@
 
 use crate::error::{ClientError, Ended};
 use crate::limits::STEPS_PER_PUMP;
-use kbtp_core::initiator::{Initiator, Scratch, Settings};
+use kbtp_core::initiator::{Initiator, Records, Scratch, Settings};
 use kbtp_fabric::{Access, CloseReason, Event, PostError, Readiness, Stream, StreamError, Time};
 use kbtp_memory::{PageOptions, Region};
-use kbtp_wire::{Nonce, Stag, TaggedOffset};
+use kbtp_wire::{Nonce, SessionCapabilities, Stag, TaggedOffset};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +37,14 @@ impl<S: Stream> Link<S> {
         let base = TaggedOffset(0);
         let stag = stream.register(&region, 0..Initiator::SCRATCH_LEN, base, Access::LOCAL)?;
         let scratch = Scratch { region, stag, base };
+        let wanted = settings
+            .capabilities
+            .contains(SessionCapabilities::RECORD_COMPLETION);
+        let records = if wanted && stream.capabilities().write_with_immediate {
+            Some(records(&mut stream)?)
+        } else {
+            None
+        };
         let atomics = stream.capabilities().atomics;
         let initiator = Initiator::new(
             settings,
@@ -44,6 +52,7 @@ impl<S: Stream> Link<S> {
             nonce,
             atomics,
             Some(scratch),
+            records,
             deadline,
         )?;
         Ok(Self {
@@ -232,6 +241,18 @@ impl<S: Stream> Link<S> {
             }
         }
     }
+}
+
+/// Memory that the target writes completion records to.
+fn records<S: Stream>(stream: &mut S) -> Result<Records, LinkError> {
+    let region = Region::anonymous(Initiator::RECORDS_LEN, &PageOptions::default())?;
+    let base = TaggedOffset(0);
+    let access = Access {
+        remote_write: true,
+        ..Access::LOCAL
+    };
+    let stag = stream.register(&region, 0..Initiator::RECORDS_LEN, base, access)?;
+    Ok(Records { region, stag, base })
 }
 
 /// Why a connection's session could not be begun.

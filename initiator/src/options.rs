@@ -182,6 +182,13 @@ impl Options {
         self.capability(SessionCapabilities::DIRECT_ALLOC, wanted)
     }
 
+    /// Ask for completion records (draft, section 6.5): the target writes how a request ended into memory of this client, and
+    /// no message. Granted on InfiniBand and RoCE alone, on devices that have RDMA Write with Immediate.
+    #[must_use]
+    pub fn records(self, wanted: bool) -> Self {
+        self.capability(SessionCapabilities::RECORD_COMPLETION, wanted)
+    }
+
     /// Direct loads in flight, at most 64.
     #[must_use]
     pub fn direct_loads(self, count: u16) -> Self {

@@ -31,7 +31,7 @@ use kbtp_device::{
 };
 use kbtp_fabric::Time;
 use kbtp_mlx5::{Mkey, Qpn};
-use kbtp_wire::{BlockOffset, ByteLen};
+use kbtp_wire::{BlockOffset, ByteLen, SessionCapabilities};
 
 /// Names a seat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,7 +147,7 @@ impl<D: Device> Chains<D> {
     }
 
     /// Makes a seat for a session that was granted; its client's queue pair is to be connected. `None` if the session is not for
-    /// chains: it allocates by itself, it is not alone in its trust domain, or there is no seat.
+    /// chains: it allocates by itself, it has completion records, it is not alone in its trust domain, or there is no seat.
     ///
     /// # Errors
     /// [`SetUpError`].
@@ -159,7 +159,11 @@ impl<D: Device> Chains<D> {
         let Some(grant) = core.grant() else {
             return Ok(None);
         };
-        if grant.direct_alloc || !shared.pool.is_one_domain() {
+        let apart = [
+            SessionCapabilities::DIRECT_ALLOC,
+            SessionCapabilities::RECORD_COMPLETION,
+        ];
+        if apart.iter().any(|capability| grant.has(*capability)) || !shared.pool.is_one_domain() {
             return Ok(None);
         }
         let free = self.seats.iter().position(Option::is_none);

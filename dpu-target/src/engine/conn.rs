@@ -8,12 +8,14 @@ use crate::plane::Plane;
 use crate::sources::Place;
 use crate::status::{SessionStatus, uuid};
 use crate::strangers;
-use kbtp_core::{Admission, Intake, SessionEnd, SessionId, SessionPhase, TargetSession};
+use kbtp_core::{Admission, Grant, Intake, SessionEnd, SessionId, SessionPhase, TargetSession};
 use kbtp_fabric::{
     CloseReason, Event, PostError, ReceiveSlot, Stream, StreamError, Time, WorkOutcome, WorkRequest,
 };
 use kbtp_iwarp_tcp::Interest;
-use kbtp_wire::{Completion, Header, HelloAck, RequestId, Stag, Status};
+use kbtp_wire::{
+    Completion, CompletionRecord, Header, HelloAck, RequestId, SessionCapabilities, Stag, Status,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -476,8 +478,7 @@ impl<S: Stream> Conn<S> {
             quota = grant.quota,
             handles = grant.handle_count,
             credits = grant.credits,
-            direct_load = grant.direct_load,
-            direct_alloc = grant.direct_alloc,
+            capabilities = ?capabilities(grant),
             resumed = grant.resumed,
             "session begins"
         );
@@ -599,13 +600,6 @@ impl<S: Stream> Conn<S> {
     /// What `/status` says of it, once it is open.
     pub(super) fn status(&self, worker: usize, now: Time) -> Option<SessionStatus> {
         let grant = self.session.grant()?;
-        let mut capabilities = Vec::new();
-        if grant.direct_load {
-            capabilities.push("direct_load");
-        }
-        if grant.direct_alloc {
-            capabilities.push("direct_alloc");
-        }
         Some(SessionStatus {
             tenant: grant.tenant.clone(),
             initiator: uuid(&grant.initiator),
@@ -620,7 +614,7 @@ impl<S: Stream> Conn<S> {
             usage: u64::from(self.session.usage().total()),
             handle_base: grant.handle_base.0,
             handle_count: grant.handle_count,
-            capabilities,
+            capabilities: capabilities(grant),
             in_flight: u64::try_from(self.in_flight()).unwrap_or(u64::MAX),
             requests: self.requests,
             age_ns: now.since_ns(self.begun),
@@ -629,13 +623,32 @@ impl<S: Stream> Conn<S> {
     }
 }
 
-/// The request that this work answers, if it is a COMPLETION.
+/// The request that this work answers, if it is a COMPLETION or a completion record.
 fn answered(work: &WorkRequest<'_>) -> Option<RequestId> {
-    let WorkRequest::Send { head, .. } = work else {
-        return None;
-    };
-    let octets: &[u8; Completion::LEN] = head.first_chunk()?;
-    Completion::decode(octets).ok().map(|c| c.request_id)
+    match work {
+        WorkRequest::Send { head, .. } => {
+            let octets: &[u8; Completion::LEN] = head.first_chunk()?;
+            Completion::decode(octets).ok().map(|c| c.request_id)
+        }
+        WorkRequest::WriteImmediate { octets, .. } => {
+            let octets: &[u8; CompletionRecord::LEN] = octets.first_chunk()?;
+            CompletionRecord::decode(octets).ok().map(|c| c.request_id)
+        }
+        _ => None,
+    }
+}
+
+/// What a session was granted, by name.
+fn capabilities(grant: &Grant) -> Vec<&'static str> {
+    let names = [
+        ("direct_load", SessionCapabilities::DIRECT_LOAD),
+        ("direct_alloc", SessionCapabilities::DIRECT_ALLOC),
+        ("record_completion", SessionCapabilities::RECORD_COMPLETION),
+    ];
+    let granted = names
+        .iter()
+        .filter(|(_, capability)| grant.has(*capability));
+    granted.map(|(name, _)| *name).collect()
 }
 
 /// Why a HELLO_ACK of the target refuses the session, if this work is one that does.

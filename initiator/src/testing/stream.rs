@@ -284,6 +284,7 @@ impl Stream for FakeStream {
                 let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
                 WorkOutcome::Atomic(world.fetch_add(remote.stag, add, mask))
             }
+            WorkRequest::WriteImmediate { .. } => panic!("an initiator writes no records"),
             WorkRequest::CmpSwap { .. } => panic!("KBTP has no CmpSwap"),
         };
         if signaled {

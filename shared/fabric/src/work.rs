@@ -31,6 +31,15 @@ pub enum WorkRequest<'a> {
         /// Immediate Data delivered after the Write.
         immediate: Option<u32>,
     },
+    /// RDMA Write with Immediate of a few octets of the poster's, copied when posted; only where the capabilities offer it.
+    WriteImmediate {
+        /// What to write.
+        octets: &'a [u8],
+        /// Destination.
+        remote: RemoteBuffer,
+        /// Immediate Data delivered after the Write.
+        immediate: u32,
+    },
     /// RDMA Read of `remote` into `local`.
     Read {
         /// Destination.
@@ -69,7 +78,7 @@ pub struct ReceiveSlot(pub u32);
 /// How posted work ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkOutcome {
-    /// Send or Write: the stream no longer needs the local buffer. It does not say that the peer has the data.
+    /// Send or RDMA Write: the stream no longer needs the local buffer. It does not say that the peer has the data.
     Sent,
     /// Read: the data is in the local buffer.
     Read,

@@ -64,6 +64,10 @@ impl Connection {
                     immediate: immediate.map(u64::from),
                 })
             }
+            //= kbtp-6.5-record-not-on-rdmap
+            WorkRequest::WriteImmediate { .. } => Err(PostError::Unsupported {
+                operation: "RDMA Write with Immediate whose data is there before it",
+            }),
             WorkRequest::Read { local, remote } => {
                 self.needs_ord("an RDMA Read: its ORD is 0")?;
                 if !self.local(&local)?.access.local_write {

@@ -16,5 +16,6 @@ pub mod party;
 pub mod peer;
 mod root;
 pub mod rping;
+pub mod session;
 pub mod streams;
 pub mod suite;

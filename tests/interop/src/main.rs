@@ -4,7 +4,7 @@
 use kbtp_interop::driver::seconds;
 use kbtp_interop::guest::{Guest, Setup};
 use kbtp_interop::image::Image;
-use kbtp_interop::{devices, suite};
+use kbtp_interop::{devices, session, suite};
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -17,12 +17,14 @@ const USAGE: &str = "usage: kbtp-interop build
        kbtp-interop test [PART OF A NAME]
        kbtp-interop serve ADDRESS:PORT STREAMS
        kbtp-interop drive ADDRESS:PORT ROUNDS
+       kbtp-interop session ADDRESS:PORT
        kbtp-interop run [--file FILE].. [--limit SECONDS] [--siw BUILD] [--bare] COMMAND
 
   build    makes the guest's image, if it is not there
   test     boots a guest and runs the tests that need one, or those whose name has a PART in it
   serve    answers so many drivers, one after the other, over the RDMA device that has the address
   drive    tries every operation on who serves there, over an RDMA device
+  session  a target at the RDMA device that has the address, and a client: blocks stored, loaded and freed in every way
   run      boots a guest with FILEs in /job, runs a shell command there, and ends as it ended
     --limit  how long the command may run; 120 without
     --siw    which build of siw: siw, or siw-crc, which always asks for CRCs
@@ -83,6 +85,11 @@ fn run(words: &[OsString], began: f64) -> Result<ExitCode, Box<dyn Error>> {
         Some("drive") => {
             let (to, rounds) = place(rest)?;
             devices::drive_at(to, rounds, &mut std::io::stdout())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some("session") => {
+            let [at] = rest else { return Err(USAGE.into()) };
+            session::session(at.to_string_lossy().parse()?, &mut std::io::stdout())?;
             Ok(ExitCode::SUCCESS)
         }
         Some("run") => run_command(rest, began),

@@ -97,7 +97,15 @@ impl World {
         let nonce = Nonce(self.rng.octets());
         let deadline = self.now.after_ms(6_000);
         let data = end.conn.peer_private_data().to_vec();
-        match Initiator::new(settings, &data, nonce, Atomics::Masked, scratch, deadline) {
+        match Initiator::new(
+            settings,
+            &data,
+            nonce,
+            Atomics::Masked,
+            scratch,
+            None,
+            deadline,
+        ) {
             Ok(session) => end.session = Some(session),
             Err(error) => self.fail(format!("no session can begin: {error}")),
         }

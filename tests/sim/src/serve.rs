@@ -12,7 +12,7 @@ use kbtp_fabric::{
 };
 use kbtp_iwarp::{Connection, Startup};
 use kbtp_memory::Region;
-use kbtp_wire::{PrivateData, Stag, TaggedOffset};
+use kbtp_wire::{PrivateData, SessionCapabilities, Stag, TaggedOffset};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A worker's timers are this late, in nanoseconds: it has other streams to serve.
@@ -259,7 +259,7 @@ impl World {
                     if grant.resumed {
                         self.out.marks.hit(Mark::Resumed);
                     }
-                    if grant.direct_alloc {
+                    if grant.has(SessionCapabilities::DIRECT_ALLOC) {
                         self.out.marks.hit(Mark::PartitionGranted);
                     }
                     let client = self.links[link].client;
@@ -387,7 +387,7 @@ impl World {
             // What was on its way when a ticket was over its time.
             && !((reason.contains("not one of this stream")
                 || reason.contains("was invalidated while"))
-                && end.session.as_ref().is_some_and(|s| s.grant().is_some_and(|g| g.direct_alloc))
+                && end.session.as_ref().is_some_and(|s| s.grant().is_some_and(|g| g.has(SessionCapabilities::DIRECT_ALLOC)))
                 && self.target.shared.stats.tickets_abandoned.load(Relaxed) > 0)
         {
             self.fail(format!("an initiator's stream broke a rule: {reason}"));

@@ -10,6 +10,7 @@ use crate::target::{Stage, TEnd};
 use crate::world::{TARGET, World, tell};
 use kbtp_core::journal::Written;
 use kbtp_iwarp::Connection;
+use kbtp_wire::SessionCapabilities;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Octets of a table entry, and of a ring slot.
@@ -195,11 +196,11 @@ impl World {
                 .and_then(kbtp_core::TargetSession::grant);
             end.stage == Stage::Open
                 && grant.is_some_and(|g| {
-                    if of_table {
-                        g.direct_load
+                    g.has(if of_table {
+                        SessionCapabilities::DIRECT_LOAD
                     } else {
-                        g.direct_alloc
-                    }
+                        SessionCapabilities::DIRECT_ALLOC
+                    })
                 })
         };
         let now = self.now;

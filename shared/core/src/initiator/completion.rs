@@ -1,10 +1,16 @@
-//! COMPLETION messages: which request they answer, and whether they can be its answer.
+//! COMPLETION messages and completion records: which request they answer, and whether they can be its answer.
 //! Source: KBTP draft, section 6.5; profile, P3 and P7.
 
 use super::slot::{Act, Phase};
 use super::types::{Done, Failure, PeerError, Request};
-use super::{Initiator, Slot};
-use kbtp_wire::{ByteLen, Completion, Generation, RequestId, Stag, Status};
+use super::{Initiator, Records, Slot};
+use kbtp_wire::{
+    ByteLen, Completion, CompletionDescriptor, CompletionRecord, Generation, RequestId,
+    SessionCapabilities, Stag, Status, TaggedOffset,
+};
+
+/// Octets from one record to the next: 24, and eight more, so that none lies across two lines of a cache.
+pub(super) const RECORD_STRIDE: u64 = 32;
 
 impl Initiator {
     /// Takes a message in an open session: a COMPLETION of an outstanding request, or the session ends.
@@ -16,7 +22,61 @@ impl Initiator {
         message: &[u8],
         invalidated: Option<Stag>,
     ) -> Result<(), PeerError> {
-        let completion = Completion::decode_message(message)?;
+        self.take_completion(&Completion::decode_message(message)?, invalidated)
+    }
+
+    /// Takes the completion record that `data` announces.
+    //= kbtp-9.2-record-with-immediate
+    //= kbtp-p3-record-immediate
+    // Its octets, and the data of a load, are trusted from here on: Immediate Data is delivered after the Writes before it.
+    pub(super) fn complete_by_record(&mut self, data: u32) -> Result<(), PeerError> {
+        let [.., high, low] = data.to_be_bytes();
+        let index = u16::from_be_bytes([high, low]);
+        let slot = self.slots.get(usize::from(index)).copied();
+        let waits = |slot: &Slot| {
+            CompletionRecord::immediate(RequestId(slot.request_id)) == data
+                && slot.awaits_completion()
+        };
+        let (Some(slot), Some(records)) = (slot.filter(waits), self.granted_records()) else {
+            return Err(PeerError::Immediate { data });
+        };
+        let mut octets = [0; CompletionRecord::LEN];
+        // One copy, so that what is judged is what is used.
+        let read = records
+            .region
+            .read(u64::from(index) * RECORD_STRIDE, &mut octets);
+        read.map_err(|_| PeerError::Immediate { data })?;
+        let completion = CompletionRecord::decode(&octets)?.about(slot.request.handle());
+        self.take_completion(&completion, None)
+    }
+
+    fn granted_records(&self) -> Option<&Records> {
+        let granted = self.terms()?.grant.capabilities;
+        let records = self.records.as_ref()?;
+        granted
+            .contains(SessionCapabilities::RECORD_COMPLETION)
+            .then_some(records)
+    }
+
+    /// Where the record of a slot's request goes; `None` if a message completes it: one whose STag is to be invalidated, for a
+    /// Write cannot do that.
+    pub(super) fn record_of(&self, index: u16, slot: &Slot) -> Option<CompletionDescriptor> {
+        if slot.request.invalidates().is_some() {
+            return None;
+        }
+        let records = self.granted_records()?;
+        let at = u64::from(index) * RECORD_STRIDE;
+        Some(CompletionDescriptor {
+            stag: records.stag,
+            offset: TaggedOffset(records.base.0.checked_add(at)?),
+        })
+    }
+
+    fn take_completion(
+        &mut self,
+        completion: &Completion,
+        invalidated: Option<Stag>,
+    ) -> Result<(), PeerError> {
         let id = completion.request_id;
         //= kbtp-p8-any-order
         let index = slot_index(id);
@@ -40,7 +100,7 @@ impl Initiator {
         {
             return Err(PeerError::Invalidated { stag });
         }
-        let result = outcome(&slot, &completion, block_len)?;
+        let result = outcome(&slot, completion, block_len)?;
         self.answer(index, result, invalidated.is_some());
         Ok(())
     }

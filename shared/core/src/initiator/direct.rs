@@ -67,10 +67,10 @@ impl Initiator {
                 }
             }
             (Act::Bind, Request::AllocDirect { from, seal, .. }, Phase::Binding(ticket, block)) => {
-                return self.build_bind(slot, ticket, from.len, block, seal);
+                return self.build_bind(index, slot, ticket, from.len, block, seal);
             }
             (Act::TidyBind, _, Phase::Tidying(ticket, block)) => {
-                return self.build_bind(slot, ticket, ByteLen(0), block, false);
+                return self.build_bind(index, slot, ticket, ByteLen(0), block, false);
             }
             //= kbtp-6.6-frees-use-free
             (Act::TidyFree, ..) => {
@@ -81,7 +81,8 @@ impl Initiator {
                     slot.request.handle(),
                     None,
                 );
-                let len = put_head(&mut self.head, &header, None);
+                let record = self.record_of(index, slot);
+                let len = put_head(&mut self.head, header, None, record);
                 return Some((send(self.head.get(..len)?, None), false));
             }
             _ => return None,
@@ -94,6 +95,7 @@ impl Initiator {
     /// (RFC 5040, section 5.5).
     fn build_bind(
         &mut self,
+        index: u16,
         slot: &Slot,
         ticket: Ticket,
         data_len: ByteLen,
@@ -112,7 +114,8 @@ impl Initiator {
             data_len,
             block,
         };
-        let len = put_head(&mut self.head, &header, Some(bind.encode()));
+        let record = self.record_of(index, slot);
+        let len = put_head(&mut self.head, header, Some(bind.encode()), record);
         Some((send(self.head.get(..len)?, None), false))
     }
 

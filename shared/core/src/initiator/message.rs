@@ -4,10 +4,12 @@
 use super::slot::Slot;
 use super::types::{Request, Source};
 use kbtp_fabric::{LocalBuffer, WorkRequest};
-use kbtp_wire::{ByteLen, DataDescriptor, Header, Opcode, RequestFlags, RequestId};
+use kbtp_wire::{
+    ByteLen, CompletionDescriptor, DataDescriptor, Header, Opcode, RequestFlags, RequestId,
+};
 
 /// Octets of the longest message head this party sends after HELLO.
-pub(super) const HEAD_LEN: usize = Header::LEN + DataDescriptor::LEN;
+pub(super) const HEAD_LEN: usize = Header::LEN + DataDescriptor::LEN + CompletionDescriptor::LEN;
 
 pub(super) const fn send(head: &[u8], tail: Option<LocalBuffer>) -> WorkRequest<'_> {
     WorkRequest::Send {
@@ -21,6 +23,7 @@ pub(super) const fn send(head: &[u8], tail: Option<LocalBuffer>) -> WorkRequest<
 /// Writes the head of a request message into `head`. Returns its length and the inline data that follows.
 pub(super) fn encode_request(
     slot: &Slot,
+    record: Option<CompletionDescriptor>,
     head: &mut [u8; HEAD_LEN],
 ) -> (usize, Option<LocalBuffer>) {
     let flag = RequestFlags::NONE;
@@ -82,24 +85,32 @@ pub(super) fn encode_request(
         slot.request.handle(),
         slot.request.generation(),
     );
-    (put_head(head, &header, data.map(|d| d.encode())), tail)
+    let body = data.map(|d| d.encode());
+    (put_head(head, header, body, record), tail)
 }
 
-/// Writes a header and a body of 16 octets; returns how many octets that is.
+/// Writes a header, a body of 16 octets, and where the completion record goes; returns how many octets that is.
 pub(super) fn put_head(
     head: &mut [u8; HEAD_LEN],
-    header: &Header,
+    mut header: Header,
     body: Option<[u8; 16]>,
+    record: Option<CompletionDescriptor>,
 ) -> usize {
+    header.flags = header.flags.with(RequestFlags::RECORD, record.is_some());
     let (front, rest) = head.split_at_mut(Header::LEN);
     front.copy_from_slice(&header.encode());
-    match body {
-        Some(body) => {
-            rest.copy_from_slice(&body);
-            HEAD_LEN
-        }
-        None => Header::LEN,
+    let parts = [body, record.map(|record| record.encode())];
+    let mut len = Header::LEN;
+    for (place, part) in rest
+        .as_chunks_mut()
+        .0
+        .iter_mut()
+        .zip(parts.into_iter().flatten())
+    {
+        *place = part;
+        len += part.len();
     }
+    len
 }
 
 const fn descriptor(buffer: LocalBuffer) -> DataDescriptor {

@@ -58,6 +58,17 @@ pub struct Scratch {
     pub base: TaggedOffset,
 }
 
+/// Memory for completion records, registered so that the peer may write to it.
+#[derive(Clone, Debug)]
+pub struct Records {
+    /// The memory, at least [`Initiator::RECORDS_LEN`] octets.
+    pub region: Region,
+    /// Its STag.
+    pub stag: Stag,
+    /// The Tagged Offset of its first octet.
+    pub base: TaggedOffset,
+}
+
 /// Where a session stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -80,6 +91,7 @@ pub struct Initiator {
     hello: Vec<u8>,
     terms: Option<Terms>,
     scratch: Option<Scratch>,
+    records: Option<Records>,
     slots: Vec<Slot>,
     idle: Vec<u16>,
     steps: VecDeque<Step>,
@@ -105,11 +117,16 @@ impl Initiator {
     pub const SCRATCH_LEN: u64 =
         SCRATCH_PER_SLOT * (limits::MAX_REQUESTS as u64 + limits::MAX_DIRECT_LOADS as u64);
 
+    /// Octets of memory for the completion records of the most requests a session can have.
+    pub const RECORDS_LEN: u64 =
+        completion::RECORD_STRIDE * (limits::MAX_REQUESTS as u64 + limits::MAX_DIRECT_LOADS as u64);
+
     /// A session to be set up over a new stream.
     ///
     /// `private_data` is what came with the reply to the stream's set-up (P9), `nonce` 16 fresh random octets,
-    /// `atomics` what the stream offers, `scratch` memory for the direct modes (without it none is asked for), `deadline`
-    /// when the target must have answered.
+    /// `atomics` what the stream offers, `scratch` memory for the direct modes (without it none is asked for), `records`
+    /// memory for completion records, where the stream has RDMA Write with Immediate (without it none is asked for),
+    /// `deadline` when the target must have answered.
     ///
     /// # Errors
     /// [`SessionError`] if the private data is not a KBTP target's, authentication is wanted and no key is set, or a
@@ -120,10 +137,16 @@ impl Initiator {
         nonce: Nonce,
         atomics: Atomics,
         scratch: Option<Scratch>,
+        records: Option<Records>,
         deadline: Time,
     ) -> Result<Self, SessionError> {
+        let mut capabilities = wanted(settings.capabilities, atomics, scratch.is_some());
+        //= kbtp-6.5-record-only-ordered
+        if records.is_none() {
+            capabilities = capabilities.without(SessionCapabilities::RECORD_COMPLETION);
+        }
         let settings = Settings {
-            capabilities: wanted(settings.capabilities, atomics, scratch.is_some()),
+            capabilities,
             max_direct_loads: settings.max_direct_loads.min(limits::MAX_DIRECT_LOADS),
             ..settings
         };
@@ -135,6 +158,7 @@ impl Initiator {
             hello,
             terms: None,
             scratch,
+            records,
             slots: Vec::new(),
             idle: Vec::new(),
             steps: VecDeque::new(),
@@ -363,7 +387,8 @@ impl Initiator {
         let slot = *self.slots.get(usize::from(step.slot))?;
         let (request, signaled) = match step.act {
             Act::Request => {
-                let (len, tail) = encode_request(&slot, &mut self.head);
+                let record = self.record_of(step.slot, &slot);
+                let (len, tail) = encode_request(&slot, record, &mut self.head);
                 (send(self.head.get(..len)?, tail), tail.is_some())
             }
             _ => self.build_direct(step.act, &slot, step.slot)?,
@@ -475,13 +500,21 @@ impl Initiator {
         result.map_err(Into::into)
     }
 
-    /// Immediate Data arrived, which this party never asks for.
+    /// Immediate Data arrived: the completion record of the request that it names is written.
     ///
     /// # Errors
-    /// Always [`PeerError::Immediate`].
+    /// [`PeerError`]: no such request waits for a record, or the record does not fit it. The session ends; see
+    /// [`handle_received`](Self::handle_received).
     pub fn handle_immediate(&mut self, data: u32) -> Result<(), SessionError> {
-        self.state = State::Ended;
-        Err(PeerError::Immediate { data }.into())
+        let result = match self.state {
+            State::Hello | State::Waiting => Err(PeerError::Immediate { data }),
+            State::Open => self.complete_by_record(data),
+            State::Ended => Ok(()),
+        };
+        if result.is_err() {
+            self.state = State::Ended;
+        }
+        result.map_err(Into::into)
     }
 
     /// Time has passed: gives up what is due.
@@ -593,14 +626,13 @@ impl Initiator {
     }
 }
 
-/// The capabilities worth asking for: direct modes need scratch memory, DIRECT_ALLOC atomics, and completion records
-/// a request that never comes from here.
+/// The capabilities worth asking for: direct modes need scratch memory, and DIRECT_ALLOC atomics.
 const fn wanted(
     settings: SessionCapabilities,
     atomics: Atomics,
     scratch: bool,
 ) -> SessionCapabilities {
-    let mut wanted = settings.without(SessionCapabilities::RECORD_COMPLETION);
+    let mut wanted = settings;
     if !scratch || matches!(atomics, Atomics::None) {
         //= rfc7306-1.1-use-agreed
         wanted = wanted.without(SessionCapabilities::DIRECT_ALLOC);

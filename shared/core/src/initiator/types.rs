@@ -467,7 +467,7 @@ pub enum PeerError {
         /// What it holds.
         value: u64,
     },
-    /// Immediate Data, which this initiator never asks for.
+    /// Immediate Data that announces the record of no request that waits for one.
     #[error("Immediate Data {data:#010x} was not asked for")]
     Immediate {
         /// The data.

@@ -181,12 +181,7 @@ impl TargetSession {
             handle_count: terms.handle_count,
             credits: terms.credits,
             max_inline: terms.max_inline.0,
-            direct_load: parts
-                .capabilities
-                .contains(SessionCapabilities::DIRECT_LOAD),
-            direct_alloc: parts
-                .capabilities
-                .contains(SessionCapabilities::DIRECT_ALLOC),
+            capabilities: parts.capabilities,
             resumed: allotment.resumed,
         };
         let tickets = allotment.partition.zip(place).map(|(id, place)| {
@@ -294,6 +289,12 @@ impl TargetSession {
     ) -> Exposed {
         //= kbtp-p12-unknown-not-granted
         let mut parts = Exposed::default();
+        //= kbtp-6.5-record-only-ordered
+        //= kbtp-6.5-record-not-on-rdmap
+        let records = SessionCapabilities::RECORD_COMPLETION;
+        if asked.capabilities.contains(records) && self.config.capabilities.write_with_immediate {
+            parts.capabilities = records;
+        }
         //= kbtp-p9-direct-own-blocks-only
         let direct_load = asked
             .capabilities
@@ -302,7 +303,7 @@ impl TargetSession {
             && directory.one_domain()
             && self.config.capabilities.inbound_reads > 0;
         if direct_load && let Some([table, pool]) = expose_pool(shared, exposer) {
-            parts.capabilities = SessionCapabilities::DIRECT_LOAD;
+            parts.capabilities = parts.capabilities.union(SessionCapabilities::DIRECT_LOAD);
             parts.table = table;
             parts.pool = pool;
         }

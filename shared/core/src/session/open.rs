@@ -12,10 +12,10 @@ use crate::limits::{OPS_PER_CREDIT, PARK_RETRY_NS};
 use crate::plants::{Plant, planted};
 use crate::pool::{Domain, Home};
 use crate::stats::add;
-use kbtp_fabric::{Time, WorkOutcome};
+use kbtp_fabric::{RemoteBuffer, Time, WorkOutcome};
 use kbtp_wire::{
-    BlockOffset, ByteLen, Completion, Generation, Handle, Header, Opcode, Operation, Request,
-    RequestError, Source, Stag, Status,
+    BlockOffset, ByteLen, Completion, CompletionRecord, Generation, Handle, Header, Opcode,
+    Operation, Request, RequestError, SessionCapabilities, Source, Stag, Status,
 };
 use std::collections::VecDeque;
 
@@ -170,7 +170,11 @@ impl Open {
             Err(_) => return Err(SessionEnd::HelloOrder),
         };
         self.outstanding = self.outstanding.saturating_add(1);
-        let (op, inline) = Op::of(&request);
+        let (mut op, inline) = Op::of(&request);
+        // Nobody's memory is written to for a record that was not granted, not even to refuse it.
+        op.record = op
+            .record
+            .filter(|_| self.grant.has(SessionCapabilities::RECORD_COMPLETION));
         if let Some(status) = self.not_granted(cx.shared, &request) {
             let completion = self.failed(cx.shared, &op, status);
             Self::answer(cx, &op, completion);
@@ -196,7 +200,9 @@ impl Open {
         //= kbtp-p2-record-needs-capability
         //= kbtp-6.5-record-not-on-rdmap
         //= kbtp-6.5-record-only-ordered
-        let direct = self.grant.direct_alloc || request.operation.opcode() != Opcode::Bind;
+        let direct = self.grant.has(SessionCapabilities::DIRECT_ALLOC)
+            || request.operation.opcode() != Opcode::Bind;
+        let records = self.grant.has(SessionCapabilities::RECORD_COMPLETION);
         // A peer with an IRD of zero has ruled out what such a store needs.
         let reads = matches!(
             request.operation,
@@ -205,7 +211,7 @@ impl Open {
             if buffer.len.0 > 0
         );
         //= kbtp-p7-unsupported
-        if request.record.is_some() || !direct || (reads && !self.can_read) {
+        if (request.record.is_some() && !records) || !direct || (reads && !self.can_read) {
             Some(Status::Unsupported)
         } else if shared.is_draining() && !planted(Plant::DrainIgnored) {
             //= kbtp-p7-shutting-down
@@ -392,12 +398,23 @@ impl Open {
         cx.shared
             .stats
             .count(op.opcode().to_wire(), completion.status.to_wire());
-        cx.outbox.push(Outgoing::Complete {
-            octets: completion.encode(),
-            invalidate: op
-                .invalidate
-                .filter(|_| !planted(Plant::InvalidateForgotten)),
-            posted,
+        cx.outbox.push(match (op.record, op.invalidate) {
+            //= kbtp-6.5-record-instead
+            (Some(to), None) => Outgoing::Record {
+                octets: CompletionRecord::of(&completion).encode(),
+                remote: RemoteBuffer {
+                    stag: to.stag,
+                    offset: to.offset,
+                },
+                immediate: CompletionRecord::immediate(op.request_id),
+                posted,
+            },
+            // A Write invalidates nothing: who asked for that, too, gets a message (docs/spec/readings.md).
+            (_, invalidate) => Outgoing::Complete {
+                octets: completion.encode(),
+                invalidate: invalidate.filter(|_| !planted(Plant::InvalidateForgotten)),
+                posted,
+            },
         });
     }
 

@@ -3,7 +3,7 @@
 use super::Work;
 use super::slots::SlotIndex;
 use kbtp_fabric::{LocalBuffer, RemoteBuffer, WorkId, WorkRequest};
-use kbtp_wire::{Completion, Stag};
+use kbtp_wire::{Completion, CompletionRecord, Stag};
 use std::collections::VecDeque;
 
 /// What posted work was, as its [`WorkId`] says: kind in bits 63 and 62, slot in 61 to 48, use of the slot below.
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 pub(super) enum Posted {
     /// Nothing depends on its end.
     Plain,
-    /// The completion of a load: its end releases the block.
+    /// The completion of a load, message or record: its end releases the block.
     LoadEnd { slot: SlotIndex, seq: u64 },
     /// The RDMA Read of a store.
     Read { slot: SlotIndex, seq: u64 },
@@ -58,6 +58,13 @@ pub(super) enum Outgoing {
     Complete {
         octets: [u8; Completion::LEN],
         invalidate: Option<Stag>,
+        posted: Posted,
+    },
+    /// Completion record: 24 octets by RDMA Write with Immediate.
+    Record {
+        octets: [u8; CompletionRecord::LEN],
+        remote: RemoteBuffer,
+        immediate: u32,
         posted: Posted,
     },
     /// RDMA Write of a load.
@@ -110,6 +117,22 @@ impl Outbox {
                 // Its end tells that the Write before it, which is not signaled, no longer needs the block either.
                 signaled: *posted != Posted::Plain,
             },
+            //= kbtp-9.2-record-with-immediate
+            //= kbtp-p3-record-immediate
+            Outgoing::Record {
+                octets,
+                remote,
+                immediate,
+                posted,
+            } => Work {
+                id: posted.id(),
+                request: WorkRequest::WriteImmediate {
+                    octets,
+                    remote: *remote,
+                    immediate: *immediate,
+                },
+                signaled: *posted != Posted::Plain,
+            },
             //= kbtp-9.1-loads-write-stores-read
             Outgoing::Write { local, remote } => Work {
                 id: Posted::Plain.id(),
@@ -135,9 +158,12 @@ impl Outbox {
         })
     }
 
-    /// The first entry was posted; whether it was a COMPLETION.
+    /// The first entry was posted; whether it completed a request.
     pub(super) fn pop(&mut self) -> bool {
-        matches!(self.queue.pop_front(), Some(Outgoing::Complete { .. }))
+        matches!(
+            self.queue.pop_front(),
+            Some(Outgoing::Complete { .. } | Outgoing::Record { .. })
+        )
     }
 }
 

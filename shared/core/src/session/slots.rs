@@ -8,8 +8,8 @@ use crate::BlockIndex;
 use crate::plants::{Plant, planted};
 use kbtp_fabric::Time;
 use kbtp_wire::{
-    Bind, ByteLen, DataDescriptor, Generation, Handle, Opcode, Operation, Request, RequestId,
-    Source, Stag, TableEntry, Ticket,
+    Bind, ByteLen, CompletionDescriptor, DataDescriptor, Generation, Handle, Opcode, Operation,
+    Request, RequestId, Source, Stag, TableEntry, Ticket,
 };
 
 /// The number of a slot.
@@ -69,6 +69,8 @@ pub(super) struct Op {
     pub(super) generation: Option<Generation>,
     /// STag that the completion invalidates.
     pub(super) invalidate: Option<Stag>,
+    /// Where its completion record goes, if it is to be completed by one.
+    pub(super) record: Option<CompletionDescriptor>,
     pub(super) ask: Ask,
 }
 
@@ -115,6 +117,7 @@ impl Op {
             handle: request.handle,
             generation: request.generation,
             invalidate: request.operation.invalidate(),
+            record: request.record,
             ask,
         };
         (op, inline)

@@ -4,7 +4,7 @@ use crate::SessionId;
 use core::ops::Range;
 use kbtp_fabric::{Access, Capabilities, LocalError, Stream, WorkId, WorkRequest};
 use kbtp_memory::Region;
-use kbtp_wire::{AuthMode, ByteLen, Handle, Stag, TaggedOffset};
+use kbtp_wire::{AuthMode, ByteLen, Handle, SessionCapabilities, Stag, TaggedOffset};
 
 /// What a session is made with, when its stream is accepted.
 #[derive(Clone, Copy, Debug)]
@@ -191,10 +191,16 @@ pub struct Grant {
     pub credits: u16,
     /// Max Inline, in octets.
     pub max_inline: u32,
-    /// DIRECT_LOAD granted.
-    pub direct_load: bool,
-    /// DIRECT_ALLOC granted.
-    pub direct_alloc: bool,
+    /// Capabilities granted.
+    pub capabilities: SessionCapabilities,
     /// The range was resumed with its bindings (P8).
     pub resumed: bool,
+}
+
+impl Grant {
+    /// Whether `capability` was granted.
+    #[must_use]
+    pub const fn has(&self, capability: SessionCapabilities) -> bool {
+        self.capabilities.contains(capability)
+    }
 }

@@ -363,6 +363,12 @@ impl End {
                 remote,
                 immediate,
             } => self.write(id, signaled, &local, of_peer(&remote), immediate),
+            //= kbtp-9.2-record-with-immediate
+            WorkRequest::WriteImmediate {
+                octets,
+                remote,
+                immediate,
+            } => self.write_octets(id, signaled, octets, of_peer(&remote), immediate),
             WorkRequest::Read { local, remote } => {
                 self.read(id, signaled, &local, of_peer(&remote))
             }
@@ -410,10 +416,8 @@ impl End {
         remote: Remote,
         immediate: Option<u32>,
     ) -> Result<(), PostError> {
-        if immediate.is_some() && !self.quirks.immediate {
-            return Err(PostError::Unsupported {
-                operation: "RDMA Write with Immediate",
-            });
+        if immediate.is_some() {
+            self.needs_immediate()?;
         }
         let pieces = self.keys.find(local, false)?;
         let (buffers, count) = flat(pieces, None);
@@ -423,6 +427,45 @@ impl End {
             immediate,
         };
         self.push(Some(id), signaled, operation, Gives::Nothing, None)
+    }
+
+    const fn needs_immediate(&self) -> Result<(), PostError> {
+        if self.quirks.immediate {
+            Ok(())
+        } else {
+            Err(PostError::Unsupported {
+                operation: "RDMA Write with Immediate",
+            })
+        }
+    }
+
+    /// Writes octets that are copied now.
+    fn write_octets(
+        &mut self,
+        id: WorkId,
+        signaled: bool,
+        octets: &[u8],
+        remote: Remote,
+        immediate: u32,
+    ) -> Result<(), PostError> {
+        self.needs_immediate()?;
+        let write = |source| Operation::Write {
+            source,
+            remote,
+            immediate: Some(immediate),
+        };
+        if octets.len() <= self.inline_octets() {
+            let operation = write(Source::Inline(octets));
+            return self.push(Some(id), signaled, operation, Gives::Nothing, None);
+        }
+        let (head, staged) = self.stage_head(octets)?;
+        let (buffers, count) = flat([None; 2], head);
+        let operation = write(Source::Registered(buffers.get(..count).unwrap_or_default()));
+        self.push(Some(id), signaled, operation, Gives::Nothing, Some(staged))
+    }
+
+    fn inline_octets(&self) -> usize {
+        usize::try_from(self.pair().map_or(0, QueuePair::inline_octets)).unwrap_or(0)
     }
 
     fn send(
@@ -438,8 +481,7 @@ impl End {
             Some(tail) => self.keys.find(tail, false)?,
             None => [None; 2],
         };
-        let inline = usize::try_from(self.pair().map_or(0, QueuePair::inline_octets)).unwrap_or(0);
-        if head.len() <= inline && pieces == [None; 2] {
+        if head.len() <= self.inline_octets() && pieces == [None; 2] {
             let operation = Operation::Send {
                 source: Source::Inline(head),
                 invalidate,
@@ -453,6 +495,24 @@ impl End {
                 None,
             );
         }
+        let (first, staged) = self.stage_head(head)?;
+        let (buffers, count) = flat(pieces, first);
+        let operation = Operation::Send {
+            source: Source::Registered(buffers.get(..count).unwrap_or_default()),
+            invalidate,
+        };
+        self.push_with(
+            Some(id),
+            signaled,
+            solicited,
+            operation,
+            Gives::Nothing,
+            Some(staged),
+        )
+    }
+
+    /// Copies octets to memory of this end that the device reads: where they lie, and what is to be given back when they are sent.
+    fn stage_head(&mut self, head: &[u8]) -> Result<(Option<Sge>, u64), PostError> {
         let len = head.len() as u64;
         let limit = HEAD_LEN.min(usize::try_from(STAGING).unwrap_or(usize::MAX));
         let length = u32::try_from(head.len())
@@ -475,19 +535,7 @@ impl End {
         } else {
             Some(self.stage(place, length, head)?)
         };
-        let (buffers, count) = flat(pieces, first);
-        let operation = Operation::Send {
-            source: Source::Registered(buffers.get(..count).unwrap_or_default()),
-            invalidate,
-        };
-        self.push_with(
-            Some(id),
-            signaled,
-            solicited,
-            operation,
-            Gives::Nothing,
-            Some(staged),
-        )
+        Ok((first, staged))
     }
 
     /// Copies a head to its place.

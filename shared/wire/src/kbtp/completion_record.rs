@@ -2,9 +2,9 @@
 //! Source: KBTP draft, section 6.5; profile, P3 (Immediate Data).
 //! Octets: 0..8 Request ID, 8..10 Status, 10..12 Generation, 12..16 Data Length, 16..24 Block Offset.
 
-use super::Status;
+use super::{Completion, Status};
 use crate::fixed::{be16, be32, be64, put16, put32, put64};
-use crate::{BlockOffset, ByteLen, DecodeError, Generation, RequestId};
+use crate::{BlockOffset, ByteLen, DecodeError, Generation, Handle, RequestId};
 
 /// What a [`Completion`](crate::Completion) says, for bindings on which records are allowed.
 //= kbtp-6.5-record-layout
@@ -25,6 +25,31 @@ pub struct CompletionRecord {
 impl CompletionRecord {
     /// Octets of a completion record.
     pub const LEN: usize = 24;
+
+    /// What `completion` says, as a record.
+    #[must_use]
+    pub const fn of(completion: &Completion) -> Self {
+        Self {
+            request_id: completion.request_id,
+            status: completion.status,
+            generation: completion.generation,
+            data_len: completion.data_len,
+            block: completion.block,
+        }
+    }
+
+    /// What it says, as a message about `handle`, which the initiator knows.
+    #[must_use]
+    pub const fn about(&self, handle: Handle) -> Completion {
+        Completion {
+            request_id: self.request_id,
+            handle,
+            generation: self.generation,
+            status: self.status,
+            data_len: self.data_len,
+            block: self.block,
+        }
+    }
 
     /// The record in these octets.
     ///

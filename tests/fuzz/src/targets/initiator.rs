@@ -187,6 +187,7 @@ impl History {
             Nonce([9; 16]),
             atomics,
             Some(lent),
+            None,
             NOW.after_ms(100),
         )
         .ok()?;

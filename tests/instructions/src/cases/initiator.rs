@@ -27,6 +27,7 @@ fn opened() -> Result<Initiator, Failure> {
         nonce,
         Atomics::None,
         None,
+        None,
         LATER,
     )?;
     let id = request_id(&mut initiator)?;

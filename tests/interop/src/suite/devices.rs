@@ -29,6 +29,20 @@ pub(super) fn tests() -> Vec<Test> {
             "kbtp-verbs on rxe with itself: all operations".to_owned(),
             Box::new(with_itself),
         ),
+        (
+            "KBTP on rxe: records, direct modes, everything".to_owned(),
+            Box::new(|scene| {
+                kbtp(
+                    scene,
+                    RXE_ADDRESS,
+                    "granted records and loads and allocations: good",
+                )
+            }),
+        ),
+        (
+            "KBTP on siw: neither records nor direct modes".to_owned(),
+            Box::new(|scene| kbtp(scene, crate::guest::ADDRESS, "granted nothing more: good")),
+        ),
     ];
     for (crc, fpdu) in [
         (true, FpduSize::Largest),
@@ -98,6 +112,18 @@ fn with_itself(scene: &mut Scene) -> Outcome<()> {
         return Err(format!("not everything was done: {said}").into());
     }
     served(scene)
+}
+
+/// A target and a client on one device.
+fn kbtp(scene: &mut Scene, at: &str, granted: &str) -> Outcome<()> {
+    build(scene, "siw")?;
+    let said = scene
+        .guest
+        .must(&format!("./{PROGRAM} session {at}:{PEER}"), LONG)?;
+    if said.contains(granted) {
+        return Ok(());
+    }
+    Err(format!("it was not {granted}: {said}").into())
 }
 
 fn to_device(scene: &mut Scene, options: &StreamOptions) -> Outcome<()> {

@@ -75,10 +75,11 @@ impl Two {
         self.first.console() + &self.second.console()
     }
 
-    /// Starts the end that answers, on the first guest.
+    /// Starts the end that answers, on the first guest, once one that is still there from before has ended: a device takes
+    /// its time to let go of a connection whose peer is gone.
     fn serve(&mut self, streams: u32) -> Outcome<()> {
         let start = format!(
-            "killall {PROGRAM} 2>/dev/null; setsid ./{PROGRAM} serve {FIRST}:{PEER} {streams} >/tmp/peer.log 2>&1 &"
+            "killall {PROGRAM} 2>/dev/null; for i in $(seq 400); do pidof {PROGRAM} >/dev/null || break; usleep 100000; done; setsid ./{PROGRAM} serve {FIRST}:{PEER} {streams} >/tmp/peer.log 2>&1 &"
         );
         self.first.must(&start, COMMAND)?;
         self.says("listening on")

@@ -2,6 +2,7 @@
 
 mod direct;
 mod random;
+mod records;
 mod requests;
 mod session;
 
@@ -19,6 +20,7 @@ pub(super) const POOL: Stag = Stag(0x9001);
 pub(super) const PARTITION: Stag = Stag(0x9a47);
 pub(super) const RING: Stag = Stag(0x4146);
 pub(super) const COUNTER: Stag = Stag(0xc047);
+pub(super) const RECORDS: Stag = Stag(0x4ec0);
 pub(super) const SCRATCH: Stag = Stag(0x5c4a);
 pub(super) const NOW: Time = Time(1_000_000_000);
 
@@ -113,6 +115,7 @@ pub(super) fn ack(request_id: RequestId, grant: Grant) -> Vec<u8> {
 pub(super) struct Rig {
     pub(super) initiator: Initiator,
     scratch: Region,
+    pub(super) records: Region,
     pub(super) now: Time,
     ids: Vec<WorkId>,
 }
@@ -120,9 +123,9 @@ pub(super) struct Rig {
 impl Rig {
     /// Nothing posted yet.
     pub(super) fn new(settings: Settings) -> Self {
-        let scratch =
-            Region::anonymous(Initiator::SCRATCH_LEN, &kbtp_memory::PageOptions::default())
-                .unwrap();
+        let memory = |len| Region::anonymous(len, &kbtp_memory::PageOptions::default()).unwrap();
+        let scratch = memory(Initiator::SCRATCH_LEN);
+        let records = memory(Initiator::RECORDS_LEN);
         let initiator = Initiator::new(
             settings,
             &private_data(0),
@@ -133,12 +136,18 @@ impl Rig {
                 stag: SCRATCH,
                 base: TaggedOffset(0),
             }),
+            Some(Records {
+                region: records.clone(),
+                stag: RECORDS,
+                base: TaggedOffset(0x1000),
+            }),
             NOW.after_ms(100),
         )
         .unwrap();
         Self {
             initiator,
             scratch,
+            records,
             now: NOW,
             ids: Vec::new(),
         }

@@ -8,8 +8,15 @@ use sha2::Sha256;
 
 fn hello_of(settings: Settings, private_data: &[u8]) -> Result<Vec<u8>, SessionError> {
     let nonce = Nonce([9; 16]);
-    let mut initiator =
-        Initiator::new(settings, private_data, nonce, Atomics::Masked, None, NEVER)?;
+    let mut initiator = Initiator::new(
+        settings,
+        private_data,
+        nonce,
+        Atomics::Masked,
+        None,
+        None,
+        NEVER,
+    )?;
     match initiator.work().unwrap().request {
         WorkRequest::Send { head, .. } => Ok(head.to_vec()),
         other => panic!("{other:?}"),
@@ -71,7 +78,7 @@ fn hello_asks_for_direct_modes_only_where_the_stream_has_what_they_need() {
         let nonce = Nonce([9; 16]);
         let data = private_data(0);
         let mut initiator =
-            Initiator::new(settings, &data, nonce, atomics, scratch(), NEVER).unwrap();
+            Initiator::new(settings, &data, nonce, atomics, scratch(), None, NEVER).unwrap();
         let WorkRequest::Send { head, .. } = initiator.work().unwrap().request else {
             panic!("HELLO is a Send");
         };

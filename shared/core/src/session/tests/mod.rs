@@ -3,6 +3,7 @@ mod device;
 mod direct;
 mod oracle;
 mod order;
+mod records;
 mod requests;
 mod rig;
 #[cfg(shuttle)]

@@ -119,6 +119,15 @@ impl Rig {
         Client::new(SessionId(self.next_id - 1), auth, atomics)
     }
 
+    /// A session over a stream that has RDMA Write with Immediate.
+    pub(super) fn open_on_infiniband(&mut self, hello: &Hello<'_>) -> (Client, Grant) {
+        self.next_id += 1;
+        let id = SessionId(self.next_id - 1);
+        let mut client = Client::on(id, AuthMode::None, Atomics::Unmasked, true);
+        let status = client.hello(self, hello);
+        (client, status.unwrap())
+    }
+
     /// A session that was granted what `hello` wants.
     pub(super) fn open(&mut self, hello: &Hello<'_>) -> (Client, Grant) {
         let mut client = self.client();
@@ -219,6 +228,7 @@ enum Pending {
     Send(Vec<u8>, Option<Stag>),
     Write(LocalBuffer, RemoteBuffer),
     Read(LocalBuffer, RemoteBuffer),
+    Record(Vec<u8>, RemoteBuffer, u32),
 }
 
 /// One initiator and its session.
@@ -229,6 +239,8 @@ pub(super) struct Client {
     posted: VecDeque<(WorkId, bool, Pending)>,
     pub(super) received: VecDeque<Vec<u8>>,
     pub(super) invalidated: Vec<Stag>,
+    /// Immediate Data that came.
+    pub(super) immediates: Vec<u32>,
     next_request: u64,
 }
 
@@ -262,6 +274,10 @@ pub(super) fn proof(name: &str, initiator: u8) -> Auth {
 
 impl Client {
     pub(super) fn new(id: SessionId, auth: AuthMode, atomics: Atomics) -> Self {
+        Self::on(id, auth, atomics, false)
+    }
+
+    fn on(id: SessionId, auth: AuthMode, atomics: Atomics, write_with_immediate: bool) -> Self {
         let session = TargetSession::new(SessionConfig {
             id,
             auth,
@@ -269,7 +285,7 @@ impl Client {
             pool_stag: POOL_STAG,
             capabilities: Capabilities {
                 atomics,
-                write_with_immediate: false,
+                write_with_immediate,
                 send_with_invalidate: true,
                 outbound_reads: 16,
                 inbound_reads: 16,
@@ -284,6 +300,7 @@ impl Client {
             posted: VecDeque::new(),
             received: VecDeque::new(),
             invalidated: Vec::new(),
+            immediates: Vec::new(),
             next_request: 1,
         }
     }
@@ -400,6 +417,11 @@ impl Client {
                     immediate: None,
                 } => Pending::Write(local, remote),
                 WorkRequest::Read { local, remote } => Pending::Read(local, remote),
+                WorkRequest::WriteImmediate {
+                    octets,
+                    remote,
+                    immediate,
+                } => Pending::Record(octets.to_vec(), remote, immediate),
                 other => panic!("{other:?}"),
             };
             self.posted.push_back((work.id, work.signaled, pending));
@@ -418,6 +440,12 @@ impl Client {
             Pending::Send(message, invalidate) => {
                 self.received.push_back(message);
                 self.invalidated.extend(invalidate);
+                WorkOutcome::Sent
+            }
+            Pending::Record(octets, remote, immediate) => {
+                assert_eq!(remote.stag, PEER_STAG);
+                self.memory.write(remote.offset.0, &octets).unwrap();
+                self.immediates.push(immediate);
                 WorkOutcome::Sent
             }
             Pending::Write(local, remote) => {

@@ -166,6 +166,11 @@ impl Loopback {
                     WorkOutcome::Sent
                 })
             }
+            WorkRequest::WriteImmediate { .. } => {
+                return Err(PostError::Unsupported {
+                    operation: "RDMA Write with Immediate",
+                });
+            }
             WorkRequest::Read { local, remote } => {
                 let to = here.own(local)?;
                 let from = there.reach(remote, local.len.get(), |access| access.remote_read);
