@@ -4,4 +4,3 @@ mod differential;
 mod kill;
 mod ops;
 mod rig;
-mod watch;

@@ -464,11 +464,8 @@ impl ByChains {
                 .parties
                 .iter()
                 .filter_map(|party| party.core.poll_timeout());
-            let due = due.chain(self.chains.watch(self.target.now)).min();
-            let Some(at) = due else { return Ok(()) };
-            // What the core was given late is due since then.
-            self.target.now = self.target.now.max(at);
-            let at = self.target.now;
+            let Some(at) = due.min() else { return Ok(()) };
+            self.target.now = at;
             for party in &mut self.parties {
                 let shared = &self.target.shared;
                 party.core.handle_timeout(at, shared, &mut Nothing)?;

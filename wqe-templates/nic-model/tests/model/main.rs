@@ -12,8 +12,6 @@ mod drive;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
-mod greet;
-#[cfg(test)]
 mod hazards;
 #[cfg(test)]
 mod hostile;
