@@ -394,6 +394,9 @@ impl<S: Stream> Engine<S> {
             TimerKey::Chains => {
                 if let Some(nic) = &mut self.nic {
                     nic.run();
+                    if let Some(due) = nic.watch(out.now()) {
+                        self.timers.set_no_later(TimerKey::Chains, due);
+                    }
                 }
             }
         }
@@ -412,8 +415,13 @@ impl<S: Stream> Engine<S> {
         {
             nic.resume();
         }
-        if nic.waits(pool) {
-            let soon = out.now().after_ms(limits::CHAIN_LOOK_MS);
+        let wait = if nic.waits(pool) {
+            Some(limits::CHAIN_LOOK_MS)
+        } else {
+            nic.is_busy().then_some(limits::CHAIN_WATCH_MS)
+        };
+        if let Some(ms) = wait {
+            let soon = out.now().after_ms(ms);
             self.timers.set_no_later(TimerKey::Chains, soon);
         }
         if nic.take_moved() {

@@ -137,5 +137,11 @@ pub const DEVICE_NAME_MAX: usize = 63;
 /// Events of the model of a device before others have their turn: some ten requests.
 pub const CHAIN_STEPS: u32 = 2048;
 
+/// How long a chain may stand where only the device can move it on, in milliseconds: it takes microseconds there.
+pub const CHAIN_STALL_MS: u64 = 1_000;
+
+/// How often it is looked whether chains move on, in milliseconds: a tenth of what one may stand.
+pub const CHAIN_WATCH_MS: u64 = CHAIN_STALL_MS / 10;
+
 /// How long chains that wait for blocks are left alone, in milliseconds: another thread may have freed some.
 pub const CHAIN_LOOK_MS: u64 = 1;

@@ -379,6 +379,18 @@ const COLUMNS: &[Column] = &[
         "Tickets and blocks that requests which came to nothing had taken, given back.",
         |w| w.chains.recovered.get(),
     ),
+    (
+        "kbtp_chain_given_up_total",
+        "counter",
+        "ALLOC_STOREs by chain whose block did not come in time.",
+        |w| w.chains.given_up.get(),
+    ),
+    (
+        "kbtp_chain_stalled_total",
+        "counter",
+        "Sessions ended because a chain made no progress.",
+        |w| w.chains.stalled.get(),
+    ),
     ("kbtp_sessions", "gauge", "Sessions now.", |w| {
         w.sessions.get()
     }),

@@ -52,6 +52,10 @@ pub struct ChainStatus {
     pub wakeups: u64,
     /// What requests that came to nothing had taken from the ring, given back.
     pub recovered: u64,
+    /// Requests whose block did not come in time.
+    pub given_up: u64,
+    /// Sessions ended because a chain made no progress.
+    pub stalled: u64,
 }
 
 /// What the pool's memory is made of, as it was had and not as it was wished.

@@ -21,7 +21,7 @@ pub(crate) enum TimerKey {
     Close(u64),
     /// The drain has waited long enough.
     Drain,
-    /// Chains wait for blocks, or freed blocks for chains.
+    /// Chains wait for blocks, or freed blocks for chains, or requests are to be watched.
     Chains,
 }
 

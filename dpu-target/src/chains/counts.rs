@@ -63,6 +63,10 @@ pub(crate) struct ChainCounts {
     pub(crate) wakeups: Counter,
     /// Blocks and tickets of requests that came to nothing, given back.
     pub(crate) recovered: Counter,
+    /// Requests whose block did not come in time.
+    pub(crate) given_up: Counter,
+    /// Sessions ended because a chain made no progress.
+    pub(crate) stalled: Counter,
 }
 
 impl ChainCounts {
@@ -82,6 +86,8 @@ impl ChainCounts {
             armed: self.armed.get(),
             wakeups: self.wakeups.get(),
             recovered: self.recovered.get(),
+            given_up: self.given_up.get(),
+            stalled: self.stalled.get(),
         }
     }
 

@@ -8,6 +8,7 @@
 //! | *arm*: write slots whose request is answered anew | some time after; a session has more slots than a turn needs |
 //! | *punt*: have the core serve a request that no chain does, over the same table and rings | a slot rings |
 //! | *trap*: the same for a request that ended the loopback queue, and start that again | the device says so |
+//! | *watch*: end what waits for a block, or for the device, too long | requests are under way |
 //! | *settle*: return freed blocks that no slot sends any more | blocks were freed, by a chain or by the core |
 //!
 //! It owns no thread and no clock, and knows no device but as [`Device`]. `docs/adr/0021` has the reasons.
@@ -406,6 +407,23 @@ impl<D: Device> Chains<D> {
     /// Whether freed blocks wait for slots, or slots for blocks: look again soon.
     pub(crate) fn waits(&mut self, pool: &Pool) -> bool {
         self.lost || pool.freed() > 0 || self.seats.iter_mut().flatten().any(Seat::may_wait)
+    }
+
+    /// Looks whether requests move on. Returns when one will have waited too long; [`work`](Self::work) for its seat then ends
+    /// that. Cost: for each session with a request under way, its slot's CQEs.
+    pub(crate) fn watch(&mut self, now: Time) -> Option<Time> {
+        let seats = self.seats.iter_mut().flatten();
+        let due = seats.filter_map(|seat| seat.watch(now)).min();
+        self.moved |= due.is_some_and(|at| at <= now);
+        due
+    }
+
+    /// Whether a request is under way: [`watch`](Self::watch) now and then.
+    pub(crate) fn is_busy(&mut self) -> bool {
+        self.seats
+            .iter_mut()
+            .flatten()
+            .any(|seat| seat.in_flight() > 0)
     }
 
     /// The seat's client is gone, and its queue pair in error: stops what is left and gives back what a request that came to

@@ -5,6 +5,8 @@
 //!                                      └──completion──► Answered ──its queue goes on, or starts again──► slot n + 1
 //! ```
 
+mod watch;
+
 use super::{ChainCounts, Headers, Punt};
 use kbtp_core::{ByDevice, SessionEnd, Shared, TargetSession};
 use kbtp_device::{Allocation, Answer, Device, Master, Session, SetUpError, SlotRequest, Standing};
@@ -14,6 +16,7 @@ use kbtp_wire::{
     BlockOffset, ByteLen, Completion, DataDescriptor, Handle, Header, Opcode, RequestFlags, Status,
     Ticket,
 };
+use watch::{WaitsFor, Watched};
 
 /// What [`Seat::work`] works with.
 pub(super) struct Hands<'a, D> {
@@ -72,6 +75,9 @@ pub(crate) struct Seat {
     offered: Option<bool>,
     job: Option<Job>,
     request: SlotRequest,
+    watched: Option<Watched>,
+    /// A slot that waited too long for its block, and since when; its loopback queue was stopped.
+    given_up: Option<(u64, Time)>,
 }
 
 /// The CQE of a slot's loopback queue after which nothing that a record decides is done yet and all copies have landed.
@@ -102,6 +108,8 @@ impl Seat {
             offered: None,
             job: None,
             request: SlotRequest::default(),
+            watched: None,
+            given_up: None,
         }
     }
 
@@ -252,6 +260,10 @@ impl Seat {
 
     /// Everything that can be done now. Returns whether anything was.
     pub(super) fn work<D: Device>(&mut self, hands: &mut Hands<'_, D>) -> Result<bool, SessionEnd> {
+        if let Some(overdue) = self.overdue(hands.now) {
+            self.end_wait(overdue, hands)?;
+            return Ok(true);
+        }
         let mut worked = self.look(hands)?;
         if self.session.client_failed() {
             return Ok(worked);
@@ -267,6 +279,26 @@ impl Seat {
         let armed = armed.map_err(|error| local(&error))?;
         hands.counts.armed.add(armed);
         Ok(worked || armed > 0)
+    }
+
+    /// The oldest request was too long where it is.
+    fn end_wait<D: Device>(
+        &mut self,
+        Watched { place, since }: Watched,
+        hands: &mut Hands<'_, D>,
+    ) -> Result<(), SessionEnd> {
+        if place.waits == WaitsFor::Block {
+            hands.counts.given_up.increment();
+            self.given_up = Some((place.slot, since));
+            let stopped = hands.device.stop(self.session.worker_qpn());
+            return stopped.map_err(|source| {
+                let what = "stopping a loopback queue pair";
+                local(&SetUpError::Device { what, source })
+            });
+        }
+        hands.counts.stalled.increment();
+        tracing::error!(?place, "a chain makes no progress");
+        Err(SessionEnd::Local("a chain makes no progress"))
     }
 
     /// Looks at slots whose completion went out.
@@ -335,9 +367,13 @@ impl Seat {
         let standing = self.session.standing(slot);
         let dead = match standing.failed {
             Some((name, syndrome)) => {
-                let harmless = standing.done <= COPIED
-                    && syndrome == Syndrome::REMOTE_ACCESS
-                    && LOOK_UPS.contains(&name);
+                let harmless = if self.gave_up(slot) {
+                    standing.done <= watch::AT_BLOCK
+                } else {
+                    standing.done <= COPIED
+                        && syndrome == Syndrome::REMOTE_ACCESS
+                        && LOOK_UPS.contains(&name)
+                };
                 if !harmless {
                     tracing::error!(name, %syndrome, "a chain failed");
                     return Err(SessionEnd::Local("a chain failed"));
@@ -356,6 +392,10 @@ impl Seat {
         Ok(Some(request))
     }
 
+    fn gave_up(&self, slot: u64) -> bool {
+        self.given_up.is_some_and(|(one, _)| one == slot)
+    }
+
     /// Gives that request back: to be taken, or to be asked for again.
     pub(super) fn offer(&mut self, request: SlotRequest, may: bool) {
         self.request = request;
@@ -372,7 +412,16 @@ impl Seat {
         self.rang = None;
         self.failed = false;
         hands.counts.wakeups.increment();
-        if dead {
+        // As if it had come to the core at once: its time is over, but if there is a block for it by now it is served.
+        let mut since = hands.now;
+        if let Some((slot, then)) = self.given_up.take() {
+            since = then;
+            let taken = self.session.allocation(slot);
+            if let Some((ticket, block)) = taken.and_then(|one| Some((one.ticket?, one.block))) {
+                hands.shared.pool.put_back_taken(ticket, block);
+                hands.counts.recovered.increment();
+            }
+        } else if dead {
             hands.counts.traps.increment();
         }
         self.job = Some(Job {
@@ -381,8 +430,8 @@ impl Seat {
             step: Step::Core,
             data: None,
         });
-        let (core, now, shared) = (&mut *hands.core, hands.now, hands.shared);
-        core.handle_message(now, shared, self.request.as_octets())
+        let (core, shared) = (&mut *hands.core, hands.shared);
+        core.handle_message(since, shared, self.request.as_octets())
             .map(|_| true)
     }
 

@@ -13,6 +13,7 @@ pub mod calibrate;
 mod cq;
 mod device;
 mod error;
+mod greet;
 pub mod limits;
 mod master;
 mod session;

@@ -70,7 +70,7 @@ pub struct Session {
     /// Sends of the client's queue pair that succeeded.
     client_cqes: u64,
     client_failed: bool,
-    keys: Vec<Mkey>,
+    pub(crate) keys: Vec<Mkey>,
     memories: [MemoryId; 2],
     /// The first slot that was armed.
     first: u64,
@@ -99,7 +99,7 @@ struct MemoryLayout {
 }
 
 /// Where the client's receive ring lies.
-const RECEIVES_AT: u64 = 0;
+pub(crate) const RECEIVES_AT: u64 = 0;
 /// Where its send ring lies, and what the session's own keys cover begins. Of receive WQEs they cover the loopback queue pair's
 /// alone, which are empty lists.
 const KEYED_AT: u64 = RECEIVES_AT + (1 << (LOG_RECEIVE + LOG_RECEIVE_STRIDE));
@@ -431,7 +431,10 @@ impl Session {
         Ok(())
     }
 
-    fn post_receives<D: Device>(&self, device: &mut D) -> Result<(), SetUpError<D::Error>> {
+    pub(crate) fn post_receives<D: Device>(
+        &self,
+        device: &mut D,
+    ) -> Result<(), SetUpError<D::Error>> {
         let [.., high, low] = self.armed.to_be_bytes();
         let record = QpDoorbell {
             receive: u16::from_be_bytes([high, low]),
@@ -526,6 +529,14 @@ impl Session {
             Cqe::Completed(cqe) => Some(cqe.byte_count),
             Cqe::Failed(_) => None,
         }
+    }
+
+    /// Octets of its memory that nobody looks at, under a key of other keys: the first one made.
+    pub(crate) fn pad(&self) -> (Mkey, u64) {
+        (
+            self.keys.first().copied().unwrap_or_default(),
+            self.layout.pad,
+        )
     }
 
     /// Where an address of the rings lies in the session's memory.
@@ -776,7 +787,13 @@ impl<D: Device> Keys<'_, D> {
             Key::Rings | Key::RingsClient | Key::Cqes | Key::Counters => {
                 return self.own(key);
             }
-            Key::OwnWord | Key::OwnBinding => return self.entries(key),
+            Key::OwnWord | Key::OwnBinding => {
+                let sizes = sizes(self.target, self.plan);
+                let pad = (self.area.base, self.layout.pad);
+                let made = entries(self.device, self.target, &sizes, pad, key)?;
+                self.made.extend(made);
+                made.unwrap_or_default()
+            }
         };
         Ok(shared)
     }
@@ -825,43 +842,46 @@ impl<D: Device> Keys<'_, D> {
         let made = create(self.device, "a session's key", &attributes)?;
         Ok(self.made(made))
     }
+}
 
-    /// A view of the session's own entries: their first word, or the rest.
-    fn entries(&mut self, key: Key) -> Result<Mkey, SetUpError<D::Error>> {
-        if self.plan.own_count == 0 {
-            // No key: whoever looks under it fails.
-            return Ok(Mkey::default());
-        }
-        let (skip, len) = match key {
-            Key::OwnWord => (0, 4),
-            _ => (4, 12),
-        };
-        let sizes = sizes(self.target, self.plan);
-        let size = |value| SetUpError::Size {
-            what: "a session's handles",
-            value,
-        };
-        let last = self.plan.own_base.0.checked_add(self.plan.own_count);
-        let row = self.plan.own_base.0.checked_sub(sizes.table_base);
-        let table_end = sizes.table_base.checked_add(sizes.table_count);
-        let (Some(row), true) = (row, last.is_some() && last <= table_end) else {
-            return Err(size(self.plan.own_base.0));
-        };
-        let (start, _) = key.range(&sizes).ok_or_else(|| size(sizes.own_base))?;
-        let view = View {
-            domain: self.target.loopback,
-            rights: key.rights(),
-            start,
-            rows: sizes.own_count,
-            base: self.target.meta,
-            at: self.target.pool.table_at + row * 16 + skip,
-            stride: 16,
-            len,
-            pad: (self.area.base, self.layout.pad),
-        };
-        let made = view.create(self.device, "a session's entries")?;
-        Ok(self.made(made))
+/// A view of a session's own entries: their first word, or the rest. Without handles no key: whoever looks under it fails.
+pub(crate) fn entries<D: Device>(
+    device: &mut D,
+    target: &Target,
+    sizes: &Sizes,
+    pad: (Mkey, u64),
+    key: Key,
+) -> Result<Option<Mkey>, SetUpError<D::Error>> {
+    if sizes.own_count == 0 {
+        return Ok(None);
     }
+    let (skip, len) = match key {
+        Key::OwnWord => (0, 4),
+        _ => (4, 12),
+    };
+    let size = |value| SetUpError::Size {
+        what: "a session's handles",
+        value,
+    };
+    let last = sizes.own_base.checked_add(sizes.own_count);
+    let row = sizes.own_base.checked_sub(sizes.table_base);
+    let table_end = sizes.table_base.checked_add(sizes.table_count);
+    let (Some(row), true) = (row, last.is_some() && last <= table_end) else {
+        return Err(size(sizes.own_base));
+    };
+    let (start, _) = key.range(sizes).ok_or_else(|| size(sizes.own_base))?;
+    let view = View {
+        domain: target.loopback,
+        rights: key.rights(),
+        start,
+        rows: sizes.own_count,
+        base: target.meta,
+        at: target.pool.table_at + row * 16 + skip,
+        stride: 16,
+        len,
+        pad,
+    };
+    view.create(device, "a session's entries").map(Some)
 }
 
 /// The end of what a `SEND_EN` of a template enables, if it has one of this name.

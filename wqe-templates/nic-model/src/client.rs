@@ -74,6 +74,11 @@ impl Client {
         }
     }
 
+    /// From now on it answers so many of the target's requests at a time; none if 0.
+    pub const fn set_pace(&mut self, pace: usize) {
+        self.pace = pace;
+    }
+
     /// Its memory.
     #[must_use]
     pub const fn region(&self) -> &Region {

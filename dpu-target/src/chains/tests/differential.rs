@@ -171,5 +171,5 @@ fn chains_do_as_software_random() {
 
 #[test]
 fn chains_do_as_software_withhold() {
-    run(Schedule::Withhold, 2_000_000);
+    run(Schedule::Withhold, 3_000_000);
 }

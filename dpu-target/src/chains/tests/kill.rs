@@ -7,7 +7,7 @@ use kbtp_nic_model::{Hazards, Schedule};
 use kbtp_wire::{Completion, Status};
 
 /// A request of a whole block, or of part of one.
-fn request(opcode: u8, flags: u16, handle: u64, id: u64, len: u32) -> Vec<u8> {
+pub(super) fn request(opcode: u8, flags: u16, handle: u64, id: u64, len: u32) -> Vec<u8> {
     let mut octets = vec![1, opcode];
     octets.extend(flags.to_be_bytes());
     octets.extend(id.to_be_bytes());
@@ -21,11 +21,11 @@ fn request(opcode: u8, flags: u16, handle: u64, id: u64, len: u32) -> Vec<u8> {
     octets
 }
 
-const LOAD: u8 = 3;
-const STORE: u8 = 4;
-const ALLOC: u8 = 5;
-const FREE: u8 = 6;
-const UNSEALED: u16 = 16;
+pub(super) const LOAD: u8 = 3;
+pub(super) const STORE: u8 = 4;
+pub(super) const ALLOC: u8 = 5;
+pub(super) const FREE: u8 = 6;
+pub(super) const UNSEALED: u16 = 16;
 
 /// What is asked for when the client goes: of handle 0, which is bound, or 1, which is not, or one of nobody's.
 const CASES: [(u8, u16, u64, u32); 9] = [
@@ -52,7 +52,7 @@ enum Fault {
 }
 
 /// The status of a request that is served.
-fn ok(chains: &mut ByChains, party: usize, message: &[u8]) {
+pub(super) fn ok(chains: &mut ByChains, party: usize, message: &[u8]) {
     let answer = chains.ask(party, message).unwrap();
     let completion = Completion::decode_message(&answer.octets).unwrap();
     assert_eq!(completion.status, Status::Ok, "{message:x?}");

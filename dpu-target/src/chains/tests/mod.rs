@@ -4,3 +4,4 @@ mod differential;
 mod kill;
 mod ops;
 mod rig;
+mod watch;

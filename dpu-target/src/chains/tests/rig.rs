@@ -464,8 +464,11 @@ impl ByChains {
                 .parties
                 .iter()
                 .filter_map(|party| party.core.poll_timeout());
-            let Some(at) = due.min() else { return Ok(()) };
-            self.target.now = at;
+            let due = due.chain(self.chains.watch(self.target.now)).min();
+            let Some(at) = due else { return Ok(()) };
+            // What the core was given late is due since then.
+            self.target.now = self.target.now.max(at);
+            let at = self.target.now;
             for party in &mut self.parties {
                 let shared = &self.target.shared;
                 party.core.handle_timeout(at, shared, &mut Nothing)?;

@@ -252,6 +252,11 @@ impl Rig {
         model.connect(session.client_qpn(), &ROUTE).unwrap();
         session.arm_free(model).unwrap();
         assert!(session.start(model, &mut self.master).unwrap());
+        self.sit(session, own, first);
+    }
+
+    /// A session with a client; the first slot that it serves.
+    pub(crate) fn sit(&mut self, session: Session, own: std::ops::Range<u64>, first: u64) {
         let pace = if self.lazy { 1 } else { 8 };
         self.parties.push(Party {
             session,

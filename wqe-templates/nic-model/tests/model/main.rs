@@ -12,6 +12,8 @@ mod drive;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod greet;
+#[cfg(test)]
 mod hazards;
 #[cfg(test)]
 mod hostile;
