@@ -53,11 +53,6 @@ impl<T> InboxSender<T> {
         self.waker.wake();
         Ok(())
     }
-
-    /// Wakes the worker without a command.
-    pub(crate) fn wake(&self) {
-        self.waker.wake();
-    }
 }
 
 impl<T> Inbox<T> {

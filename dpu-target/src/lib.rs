@@ -25,10 +25,6 @@
 //! # }
 //! ```
 #![forbid(unsafe_code)]
-#![expect(
-    dead_code,
-    reason = "the parts land before the worker that puts them together"
-)]
 
 mod chains;
 mod config;

@@ -37,11 +37,6 @@ impl Link {
     pub(crate) const fn take_end(&mut self) -> Option<StreamError> {
         self.far.take_end()
     }
-
-    /// Messages that no slot has taken.
-    pub(crate) fn has_message(&self) -> bool {
-        self.far.oldest().is_some()
-    }
 }
 
 impl Nic {

@@ -238,12 +238,6 @@ impl<D: Device> Chains<D> {
         self.seats.get(usize::from(id.0))?.as_ref()
     }
 
-    /// Whether every request that came is answered, and looked at.
-    pub(crate) fn is_idle(&mut self, id: SeatId) -> bool {
-        let seat = self.seats.get_mut(usize::from(id.0));
-        seat.and_then(Option::as_mut).is_none_or(Seat::is_idle)
-    }
-
     /// Requests that came and are not answered.
     pub(crate) fn in_flight(&mut self, id: SeatId) -> u64 {
         let seat = self.seats.get_mut(usize::from(id.0));

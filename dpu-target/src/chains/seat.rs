@@ -130,10 +130,6 @@ impl Seat {
         self.session.received().saturating_sub(self.next)
     }
 
-    pub(super) fn is_idle(&mut self) -> bool {
-        self.in_flight() == 0 && self.job.is_none()
-    }
-
     /// Whether it may be waiting for a block.
     pub(super) fn may_wait(&mut self) -> bool {
         let allocates = self.session.asked(self.next).map(|(opcode, _)| opcode);
