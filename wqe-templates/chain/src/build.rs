@@ -1,7 +1,7 @@
 //! From a template to octets: everything a slot's memory holds before its receive WQE is posted, in the order it is
 //! written.
 
-use crate::element::{Address, Element, Piece, Queue, Remote, Shape};
+use crate::element::{Address, Cq, Element, Piece, Queue, Remote, Shape};
 use crate::key::Key;
 use crate::limits::SCRATCH_LINE;
 use crate::memory::{Memory, Spot, scratch};
@@ -13,6 +13,9 @@ use kbtp_mlx5::{
     Payload, RemoteAddress, Signal, WaitCqe, WaitData, WaitFor, WqeBuffer,
 };
 use kbtp_wire::{ByteLen, RingCounter};
+
+/// What the longest NOP skips.
+const SKIPPED: [u8; 1008] = [0; 1008];
 
 /// Why a template does not become octets.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -140,13 +143,9 @@ impl<'a> Builder<'a> {
             WqeBuffer::encode(control, body).map_err(|error| BuildError::TooLong(name, error))
         };
         match &element.shape {
-            Shape::Wait(cq, number) => {
-                let cqe = self.placement.cqe(self.template, *cq, n, *number);
-                let wait = WaitCqe {
-                    cqn: self.placement.cq(*cq).cqn,
-                    index: Placement::cqe_index(cqe),
-                };
-                encoded(&control, &Body::WaitCqe(wait))
+            Shape::Wait(cq, number) => encoded(&control, &self.wait(n, *cq, *number)),
+            Shape::WaitBefore(cq, number) => {
+                encoded(&control, &self.wait(n.wrapping_sub(1), *cq, *number))
             }
             Shape::Enable(queue, bound) => {
                 let end = self.placement.end(self.template, *queue, *bound, n);
@@ -171,13 +170,11 @@ impl<'a> Builder<'a> {
                 };
                 encoded(&control, &Body::WaitData(wait))
             }
-            Shape::Rdma(remote, pieces) => {
-                if name == "BELL" {
-                    control.immediate = self.placement.bell(n);
-                }
-                let list = self.list(n, name, pieces)?;
-                let body = Body::Read(self.remote(n, name, remote)?, DataList::new(&list));
-                encoded(&control, &body)
+            Shape::Rdma(remote, pieces) => self.rdma(n, control, element, remote, pieces),
+            Shape::Skipped(segments) => {
+                let len = usize::from(*segments).saturating_mul(kbtp_mlx5::limits::SEGMENT);
+                let rest = SKIPPED.get(..len).ok_or(BuildError::Length(name))?;
+                encoded(&control, &Body::Ignored(rest))
             }
             Shape::Send(pieces) => {
                 let list = self.list(n, name, pieces)?;
@@ -185,6 +182,39 @@ impl<'a> Builder<'a> {
             }
             Shape::CompareSwap { .. } | Shape::FetchAdd { .. } => self.atomic(n, control, element),
         }
+    }
+
+    fn wait(&self, n: u64, cq: Cq, number: u8) -> Body<'static> {
+        let cqe = self.placement.cqe(self.template, cq, n, number);
+        Body::WaitCqe(WaitCqe {
+            cqn: self.placement.cq(cq).cqn,
+            index: Placement::cqe_index(cqe),
+        })
+    }
+
+    /// A READ, or what a record turns into another operation; a WRITE if it is armed as one.
+    fn rdma(
+        &self,
+        n: u64,
+        mut control: Control,
+        element: &Element,
+        remote: &Remote,
+        pieces: &[Piece],
+    ) -> Result<WqeBuffer, BuildError> {
+        let name = element.name;
+        if name == "BELL" {
+            control.immediate = self.placement.bell(n);
+        }
+        if remote.spot.memory == Memory::Doorbell {
+            control.immediate = crate::lap::receives(n);
+        }
+        let list = self.list(n, name, pieces)?;
+        let (remote, list) = (self.remote(n, name, remote)?, DataList::new(&list));
+        let body = match element.opcode {
+            Opcode::RdmaWrite => Body::Write(remote, Payload::List(list)),
+            _ => Body::Read(remote, list),
+        };
+        WqeBuffer::encode(&control, &body).map_err(|error| BuildError::TooLong(name, error))
     }
 
     fn atomic(
@@ -235,7 +265,7 @@ impl<'a> Builder<'a> {
     }
 
     /// What a scratch line holds before its request comes.
-    fn scratch_line(&self) -> Vec<u8> {
+    pub(crate) fn scratch_line(&self) -> Vec<u8> {
         let mut line = vec![0; usize::from(SCRATCH_LINE)];
         let mut put = |at: u16, octets: &[u8]| {
             let at = usize::from(at);
@@ -285,6 +315,8 @@ impl<'a> Builder<'a> {
             address: match of.address {
                 Address::Armed(address) => address,
                 Address::OfSpot => self.address(n, of.spot, name)?,
+                Address::Lap => crate::lap::lap_address(n),
+                Address::Page(at, slots) => crate::lap::page_address(n, at, slots),
             },
             // The client's key is not known yet.
             rkey: match of.key {
@@ -314,7 +346,7 @@ impl<'a> Builder<'a> {
     ) -> Result<DataSegment, BuildError> {
         let address = match piece.address {
             Address::Armed(address) => address,
-            Address::OfSpot => self.address(n, piece.spot, name)?,
+            _ => self.address(n, piece.spot, name)?,
         };
         let key = self.placement.key(piece.key);
         DataSegment::new(piece.spot.len, key, address).ok_or(BuildError::Length(name))
@@ -341,7 +373,11 @@ impl<'a> Builder<'a> {
     ) -> Result<u64, BuildError> {
         let line = n % placement.slots(template).max(1);
         let base = match spot.memory {
-            Memory::Wqe(wqe) => {
+            Memory::Wqe(wqe) | Memory::Before(wqe) => {
+                let n = match spot.memory {
+                    Memory::Before(_) => n.wrapping_sub(1),
+                    _ => n,
+                };
                 let (queue, _) = template.find(wqe).ok_or(BuildError::Name(wqe))?;
                 let offset = template.offset(wqe).ok_or(BuildError::Name(wqe))?;
                 let block = placement.block(template, queue, n);
@@ -350,6 +386,11 @@ impl<'a> Builder<'a> {
             Memory::Scratch => placement
                 .scratch
                 .wrapping_add(line.wrapping_mul(u64::from(SCRATCH_LINE))),
+            Memory::ScratchBefore => {
+                let line = n.wrapping_sub(1) % placement.slots(template).max(1);
+                let at = line.wrapping_mul(u64::from(SCRATCH_LINE));
+                placement.scratch.wrapping_add(at)
+            }
             Memory::Sink => placement
                 .sink
                 .wrapping_add(line.wrapping_mul(u64::from(template.capacity))),

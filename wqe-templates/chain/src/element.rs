@@ -55,6 +55,10 @@ pub enum Address {
     OfSpot,
     /// This one: some of its octets come from another WQE or from the request.
     Armed(u64),
+    /// The row of the next lap of the slot before this one.
+    Lap,
+    /// The row of that lap and the page of the slot before, from an octet on; one further for the last of so many slots.
+    Page(u16, u16),
 }
 
 /// What an operation does at the responder.
@@ -95,6 +99,8 @@ pub enum Bound {
 pub enum Shape {
     /// WAIT for a CQE of the slot: which of its queue's.
     Wait(Cq, u8),
+    /// The same of the slot before this one.
+    WaitBefore(Cq, u8),
     /// `SEND_EN`.
     Enable(Queue, Bound),
     /// WAIT for data: remote stands for the key and address, with the condition "at once" and data and mask as here.
@@ -108,6 +114,8 @@ pub enum Shape {
     },
     /// `RDMA_READ` scatters to the pieces, `RDMA_WRITE` gathers from them.
     Rdma(Remote, Vec<Piece>),
+    /// So many segments that a NOP skips.
+    Skipped(u8),
     /// SEND gathers from the pieces.
     Send(Vec<Piece>),
     /// `MASKED_CS` on 8 octets; operands in memory order.
@@ -156,8 +164,9 @@ impl Element {
     #[must_use]
     pub fn segments(&self) -> usize {
         1 + match &self.shape {
-            Shape::Wait(..) | Shape::Enable(..) => 1,
+            Shape::Wait(..) | Shape::WaitBefore(..) | Shape::Enable(..) => 1,
             Shape::WaitData { .. } => 2,
+            Shape::Skipped(segments) => usize::from(*segments),
             Shape::Rdma(_, pieces) => 1 + pieces.len(),
             Shape::Send(pieces) => pieces.len(),
             Shape::CompareSwap { .. } => 4,
@@ -180,7 +189,11 @@ impl Element {
             Shape::CompareSwap { reply, .. } | Shape::FetchAdd { reply, .. } => {
                 core::slice::from_ref(reply)
             }
-            Shape::Wait(..) | Shape::Enable(..) | Shape::WaitData { .. } => &[],
+            Shape::Wait(..)
+            | Shape::WaitBefore(..)
+            | Shape::Enable(..)
+            | Shape::WaitData { .. }
+            | Shape::Skipped(_) => &[],
         }
     }
 
@@ -206,7 +219,11 @@ impl Element {
             | Shape::WaitData { remote, .. }
             | Shape::CompareSwap { remote, .. }
             | Shape::FetchAdd { remote, .. } => Some(remote),
-            Shape::Wait(..) | Shape::Enable(..) | Shape::Send(_) => None,
+            Shape::Wait(..)
+            | Shape::WaitBefore(..)
+            | Shape::Enable(..)
+            | Shape::Send(_)
+            | Shape::Skipped(_) => None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::build::{BuildError, Builder, Step};
 use crate::element::{Address, Bound, Cq, Queue, Shape};
+use crate::lap;
 use crate::memory::Memory;
 use crate::placement::{Placement, Restart};
 use crate::template::Template;
@@ -23,6 +24,14 @@ enum Change {
     Index(u16),
     /// Index of the CQE of a WAIT: of which queue, which of its slot's, of how many.
     Wait(Cq, u8, u64),
+    /// The same of the slot before.
+    WaitBefore(Cq, u8, u64),
+    /// Address of the row of the slot before's next lap.
+    Lap,
+    /// The same by page, from which octet on.
+    Page(u16, u16),
+    /// Receive WQEs that are posted.
+    Receives,
     /// End of what a `SEND_EN` enables: basic blocks from the start of this slot.
     Enable(Queue, u16),
     /// The same from the start of the next slot.
@@ -182,6 +191,23 @@ fn apply(fix: &Fix, placement: &Placement, starts: &Starts, octets: &mut [u8]) {
             let index = Placement::cqe_index(cqe.wrapping_add(placement.skipped(cq)));
             put(octets, at, Field::WAIT_INDEX, &index.get().to_be_bytes());
         }
+        Change::WaitBefore(cq, number, each) => {
+            let cqe = starts.cqe(number, each).wrapping_sub(each);
+            let index = Placement::cqe_index(cqe.wrapping_add(placement.skipped(cq)));
+            put(octets, at, Field::WAIT_INDEX, &index.get().to_be_bytes());
+        }
+        Change::Lap => {
+            let address = lap::lap_address(starts.n);
+            put(octets, at, Field::REMOTE_ADDRESS, &address.to_be_bytes());
+        }
+        Change::Page(from, slots) => {
+            let address = lap::page_address(starts.n, from, slots);
+            put(octets, at, Field::REMOTE_ADDRESS, &address.to_be_bytes());
+        }
+        Change::Receives => {
+            let receives = lap::receives(starts.n);
+            put(octets, at, Field::IMMEDIATE, &receives.to_be_bytes());
+        }
         Change::Enable(queue, blocks) => {
             let [block, _] = starts.of(queue);
             enable(octets, block.wrapping_add(u64::from(blocks)));
@@ -271,6 +297,9 @@ fn fixes_of(template: &Template, queue: Queue, len: usize, fixes: &mut Vec<Fix>)
         fix(offset, Change::Index(offset));
         match &element.shape {
             Shape::Wait(cq, number) => fix(offset, Change::Wait(*cq, *number, each(*cq))),
+            Shape::WaitBefore(cq, number) => {
+                fix(offset, Change::WaitBefore(*cq, *number, each(*cq)));
+            }
             Shape::Enable(queue, Bound::NextSlot(blocks)) => {
                 fix(offset, Change::EnableNext(*queue, *blocks));
             }
@@ -282,6 +311,14 @@ fn fixes_of(template: &Template, queue: Queue, len: usize, fixes: &mut Vec<Fix>)
             Shape::Rdma(remote, _) => {
                 if element.name == "BELL" {
                     fix(offset, Change::Bell);
+                }
+                match remote.address {
+                    Address::Lap => fix(offset, Change::Lap),
+                    Address::Page(from, slots) => fix(offset, Change::Page(from, slots)),
+                    Address::OfSpot | Address::Armed(_) => {}
+                }
+                if remote.spot.memory == Memory::Doorbell {
+                    fix(offset, Change::Receives);
                 }
                 if let (Address::OfSpot, Memory::Cqe(cq, number)) =
                     (remote.address, remote.spot.memory)

@@ -56,6 +56,14 @@ pub enum Key {
     Pool,
     /// Whatever the client named.
     Client,
+    /// What of a slot is a number of its lap, by lap.
+    Laps,
+    /// High octets of indices, by lap and page of the rings.
+    Pages,
+    /// What of a slot is the same whenever it is armed, and changes while it runs.
+    Reset,
+    /// The doorbell record of the client's receives.
+    Doorbell,
 }
 
 /// What the ranges of keys depend on.
@@ -84,7 +92,7 @@ pub const DUMMY_AT: u64 = 128;
 
 impl Key {
     /// Every key.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 23] = [
         Self::Rings,
         Self::RingsClient,
         Self::Cqes,
@@ -104,6 +112,10 @@ impl Key {
         Self::BlockOffset,
         Self::Pool,
         Self::Client,
+        Self::Laps,
+        Self::Pages,
+        Self::Reset,
+        Self::Doorbell,
     ];
 
     /// Its protection domain.
@@ -126,7 +138,7 @@ impl Key {
             Self::Rings => local.with(read).with(write).with(AccessRights::ATOMIC),
             Self::RingsClient | Self::Pool => local,
             Self::OwnWord | Self::Client => read.with(write),
-            Self::OwnBinding => write,
+            Self::OwnBinding | Self::Doorbell => write,
             Self::Counters => read.with(write).with(AccessRights::ATOMIC),
             Self::Sequence | Self::BlockOffset => AccessRights::LOCAL_READ.with(read).with(write),
             _ => read,
@@ -143,7 +155,7 @@ impl Key {
         match self {
             // Version, opcode and flags; what is no request of version 1 finds zeros, that is, a punt.
             Self::Header => Some((0, 1 << 32)),
-            Self::Generation => Some((0, 65536 * VIEW_STRIDE)),
+            Self::Generation | Self::Laps | Self::Pages => Some((0, 65536 * VIEW_STRIDE)),
             Self::NextGeneration => Some((0, 2 * 65536 * VIEW_STRIDE)),
             Self::RecordsWithData | Self::RecordsWithout | Self::Punt => Some((0, RECORDS_LEN)),
             // The last octet of a receive's CQE, 0x20 to 0x23, then the low octet of its byte count.
@@ -155,6 +167,8 @@ impl Key {
             Self::Counters => Some((0, DUMMY_AT + 64)),
             Self::Sequence => Some((0, sizes.ring.ring_len())),
             Self::BlockOffset => Some((0, sizes.ring.ring_len() - 8)),
+            Self::Reset => Some((0, VIEW_STRIDE)),
+            Self::Doorbell => Some((0, 4)),
             Self::Rings | Self::RingsClient | Self::Cqes | Self::Pool | Self::Client => None,
         }
     }
@@ -192,6 +206,10 @@ impl fmt::Display for Key {
             Self::BlockOffset => "block offset",
             Self::Pool => "pool",
             Self::Client => "client",
+            Self::Laps => "laps",
+            Self::Pages => "pages",
+            Self::Reset => "reset",
+            Self::Doorbell => "doorbell",
         })
     }
 }

@@ -9,12 +9,18 @@ use kbtp_mlx5::Field;
 pub enum Memory {
     /// A WQE of the slot.
     Wqe(Name),
+    /// A WQE of the slot before this one.
+    Before(Name),
     /// The slot's scratch line.
     Scratch,
+    /// That of the slot before this one.
+    ScratchBefore,
     /// What a request has behind its descriptor; nobody reads it.
     Sink,
     /// Where the doorbell of a punt is written; nobody reads it.
     Mailbox,
+    /// The doorbell record that says how many receive WQEs of the client's queue pair are posted.
+    Doorbell,
     /// The table entry of the request's handle.
     Entry,
     /// The ring slot that the request's ticket names.
@@ -135,9 +141,12 @@ impl fmt::Display for Spot {
         }
         match self.memory {
             Memory::Wqe(name) => write!(f, "{name}")?,
+            Memory::Before(name) => write!(f, "before.{name}")?,
             Memory::Scratch => f.write_str("scratch")?,
+            Memory::ScratchBefore => f.write_str("before.scratch")?,
             Memory::Sink => f.write_str("sink")?,
             Memory::Mailbox => f.write_str("mailbox")?,
+            Memory::Doorbell => f.write_str("receives")?,
             Memory::Entry => f.write_str("entry")?,
             Memory::RingSlot => f.write_str("ring slot")?,
             Memory::Counter => f.write_str("counter")?,

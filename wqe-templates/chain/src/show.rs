@@ -96,6 +96,7 @@ impl Template {
     fn body(&self, f: &mut fmt::Formatter<'_>, element: &Element) -> fmt::Result {
         match &element.shape {
             Shape::Wait(cq, number) => write!(f, "{cq} k{number}"),
+            Shape::WaitBefore(cq, number) => write!(f, "{cq} k{number} of the slot before"),
             Shape::Enable(queue, Bound::Through(name)) => {
                 let end = self.bound(*queue, Bound::Through(name));
                 write!(f, "{queue} through {name} (to {})", end.unwrap_or_default())
@@ -116,6 +117,7 @@ impl Template {
                 write!(f, "{arrow}")?;
                 list(f, pieces)
             }
+            Shape::Skipped(_) => Ok(()),
             Shape::Send(pieces) => list(f, pieces),
             Shape::CompareSwap { remote, reply, .. } | Shape::FetchAdd { remote, reply } => {
                 remote_at(f, remote)?;
@@ -128,6 +130,8 @@ impl Template {
 fn remote_at(f: &mut fmt::Formatter<'_>, remote: &Remote) -> fmt::Result {
     match remote.address {
         Address::OfSpot => write!(f, "{}", remote.spot),
+        Address::Lap => write!(f, "{}@lap {}", remote.key, remote.spot),
+        Address::Page(at, _) => write!(f, "{}@page+{at} {}", remote.key, remote.spot),
         Address::Armed(address) => write!(f, "{}@{address:#x} {}", remote.key, remote.spot),
     }
 }

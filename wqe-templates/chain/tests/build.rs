@@ -6,10 +6,12 @@ mod common;
 
 #[cfg(test)]
 mod tests {
-    use super::common::{BLOCK, SCRATCH, WORKER, placement};
+    use super::common::{BLOCK, SCRATCH, WORKER, place_of, placement};
     use kbtp_chain::element::{Cq, Queue, Shape};
     use kbtp_chain::record::{Action, Outcome, Record, Variant, places};
-    use kbtp_chain::{BuildError, Builder, Images, Placement, Step, Template, full, load};
+    use kbtp_chain::{
+        BuildError, Builder, Images, Placement, Step, Template, full, load, perpetual,
+    };
     use kbtp_mlx5::{Atomic, Body, CqeIndex, Opcode, Wqe, WqeIndex};
     use kbtp_wire::{EntryFlags, RequestFlags};
     use std::collections::BTreeMap;
@@ -379,7 +381,7 @@ mod tests {
     /// The listing that is committed is that of the code.
     #[test]
     fn the_listing_is_up_to_date() {
-        let drawn = format!("{}\n{}", full(BLOCK), load(BLOCK));
+        let drawn = format!("{}\n{}\n{}", full(BLOCK), load(BLOCK), perpetual(BLOCK));
         let lines = |text: &str| -> Vec<String> {
             text.lines()
                 .map(|line| line.trim_end().to_owned())
@@ -394,8 +396,8 @@ mod tests {
     /// Slots from images are those that are built one WQE at a time, on any lap.
     #[test]
     fn images_are_what_is_built() {
-        for template in [full(BLOCK), load(BLOCK)] {
-            let place = placement();
+        for template in [full(BLOCK), load(BLOCK), perpetual(BLOCK)] {
+            let place = place_of(&template);
             let builder = Builder::new(&template, &place, BLOCK).expect("it fits");
             let mut images = Images::new(&template, &place, BLOCK).expect("it fits");
             let slots = place.slots(&template);

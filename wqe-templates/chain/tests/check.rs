@@ -6,13 +6,14 @@ mod common;
 
 #[cfg(test)]
 mod tests {
-    use super::common::{BLOCK, placement};
+    use super::common::{BLOCK, place_of, placement};
     use kbtp_chain::element::{Address, Bound, Cq, Element, Name, Piece, Queue, Shape};
     use kbtp_chain::key::Key;
     use kbtp_chain::memory::{Memory, Spot, scratch};
     use kbtp_chain::record::{Outcome, Record, Value, Variant};
     use kbtp_chain::{
-        Builder, Finding, Rule, Step, Template, check, check_armed, check_rows, full, load,
+        Builder, Finding, Rule, Step, Template, check, check_armed, check_rearmed, check_rows,
+        full, load, perpetual,
     };
     use kbtp_mlx5::{Field, Opcode};
     use kbtp_wire::EntryFlags;
@@ -621,6 +622,56 @@ mod tests {
         assert!(broken(u64::MAX, 2), "behind all addresses");
         assert!(!broken(first + 8, 0), "nothing");
         assert!(!broken(first - 1, 1), "what lies before");
+    }
+
+    fn rearmed(template: &Template) -> Vec<Finding> {
+        let place = place_of(template);
+        let laps = [0, 1, 2, 3, 255, 256, 65534, 65535, 65536, 1 << 40];
+        let slots = laps.map(|lap| (0..256).map(move |place| lap * 256 + place));
+        let slots = slots.into_iter().flatten();
+        let all = slots.map(|n| check_rearmed(template, &place, BLOCK, n).expect("it makes sense"));
+        all.flatten().collect()
+    }
+
+    /// Every slot of the rings, on the first laps and where each index wraps.
+    #[test]
+    fn r14_slots_arm_each_other() {
+        let template = perpetual(BLOCK);
+        assert_eq!(rearmed(&template), []);
+        let found = all(&template);
+        assert_eq!(found, []);
+    }
+
+    /// Each octet that is armed again is needed, and so is the order.
+    #[test]
+    fn r14_what_is_not_armed_again_is_found() {
+        let place = place_of(&perpetual(BLOCK));
+        let spoilt = |spoil: &dyn Fn(&mut Template)| {
+            let mut template = perpetual(BLOCK);
+            spoil(&mut template);
+            let slots = [511, 512, 513, 700]
+                .map(|n| check_rearmed(&template, &place, BLOCK, n).expect("it makes sense"));
+            assert!(
+                slots
+                    .concat()
+                    .iter()
+                    .any(|one| one.rule == Rule::R14ArmedFirst)
+            );
+        };
+        for name in ["RST", "LAP", "IDX1", "IDX2", "IDXC"] {
+            let count = pieces(&mut perpetual(BLOCK), name).len();
+            for at in 0..count {
+                spoilt(&|template: &mut Template| {
+                    let len = pieces(template, name)[at].spot.len;
+                    // Reserved octets, to which nothing belongs.
+                    pieces(template, name)[at].spot = Spot::new(Memory::Before("WT1"), 16, len);
+                });
+            }
+        }
+        spoilt(&|template| wqe(template, "DB").fenced = false);
+        spoilt(&|template| wqe(template, "WTC").shape = Shape::Wait(Cq::Worker, 2));
+        spoilt(&swap("RST", "WTC"));
+        spoilt(&swap("IDXC", "DB"));
     }
 
     #[test]

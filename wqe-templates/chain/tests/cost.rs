@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests {
     use kbtp_chain::record::Action;
-    use kbtp_chain::{Prediction, RequestCost, SlotCost, Timing, full, load};
+    use kbtp_chain::{Prediction, RequestCost, SlotCost, Timing, full, load, perpetual};
     use kbtp_wire::ByteLen;
 
     const BLOCK: ByteLen = ByteLen(4096);
@@ -22,6 +22,18 @@ mod tests {
         let cost = SlotCost::of(&load(BLOCK));
         assert_eq!((cost.worker_wqes, cost.worker_blocks), (20, 25));
         assert_eq!((cost.client_wqes, cost.client_blocks), (2, 4));
+    }
+
+    /// What arms the slot before costs its session's next request one round trip more, and no request of its own any.
+    #[test]
+    fn a_slot_that_arms_itself() {
+        let template = perpetual(BLOCK);
+        let cost = SlotCost::of(&template);
+        assert_eq!((cost.worker_wqes, cost.worker_blocks), (29, 64));
+        assert_eq!((cost.client_wqes, cost.client_blocks), (2, 4));
+        let action = Action::Load { invalidate: false };
+        let cost = RequestCost::of(&template, action).expect("it comes to its end");
+        assert_eq!((cost.loopbacks, cost.slot_loopbacks), (3, 4));
     }
 
     #[test]

@@ -7,16 +7,16 @@ mod common;
 
 #[cfg(test)]
 mod tests {
-    use super::common::{BLOCK, placement};
+    use super::common::{BLOCK, place_of};
     use kbtp_chain::key::Key;
     use kbtp_chain::record::{Action, Record};
-    use kbtp_chain::{Builder, Template, full, load, table};
+    use kbtp_chain::{Builder, Template, full, load, perpetual, table};
     use kbtp_wire::{BlockOffset, ByteLen, EntryFlags, Generation, RequestFlags, TableEntry};
     use proptest::prelude::*;
     use proptest::sample::select;
 
     fn wqe(template: &Template, name: &'static str) -> Vec<u8> {
-        let place = placement();
+        let place = place_of(template);
         let builder = Builder::new(template, &place, BLOCK).expect("it fits");
         let (queue, element) = template.find(name).expect("a WQE");
         builder
@@ -65,7 +65,7 @@ mod tests {
         }
         let address = u64::from_be_bytes(word);
         let key = table::received(u8::try_from(message.len()).expect("short"));
-        let range = key.range(&placement().sizes).expect("a table");
+        let range = key.range(&place_of(template).sizes).expect("a table");
         assert!(address < range.1, "in range whatever came: {address:#x}");
         assert_eq!(address & 0xff, 0);
         let row = u16::try_from(address >> 8 & 0xffff).expect("16 bits");
@@ -154,9 +154,11 @@ mod tests {
             let wanted = wanted(&message, &entry).filter(|_| whole);
             let template = full(BLOCK);
             prop_assert_eq!(found(&template, &message, &entry), Record::of(&template, wanted));
-            let template = load(BLOCK);
             let only_loads = wanted.filter(|action| matches!(action, Action::Load { .. }));
-            prop_assert_eq!(found(&template, &message, &entry), Record::of(&template, only_loads));
+            for template in [load(BLOCK), perpetual(BLOCK)] {
+                let wanted = Record::of(&template, only_loads);
+                prop_assert_eq!(found(&template, &message, &entry), wanted);
+            }
         }
     }
 

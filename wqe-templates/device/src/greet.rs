@@ -8,7 +8,7 @@
 
 use crate::error::SetUpError;
 use crate::limits::LOG_RECEIVE_STRIDE;
-use crate::session::{RECEIVES_AT, entries};
+use crate::session::entries;
 use crate::{Device, Master, Session, Target};
 use kbtp_chain::element::{Cq, Queue};
 use kbtp_chain::key::Key;
@@ -50,9 +50,9 @@ impl Session {
         let mut stride = [0; 1 << LOG_RECEIVE_STRIDE];
         encode_receive(&mut stride, &[place])
             .map_err(|error| SetUpError::Build(BuildError::TooLong("receive", error)))?;
-        self.region.write(RECEIVES_AT, &stride)?;
+        self.region.write(self.layout.receives, &stride)?;
         self.armed = 1;
-        self.post_receives(device)
+        self.post_receives(device, self.armed)
     }
 
     /// Puts a client's first message into `to`. Returns whether it has come.

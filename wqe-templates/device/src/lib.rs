@@ -14,6 +14,7 @@ mod cq;
 mod device;
 mod error;
 mod greet;
+mod layout;
 pub mod limits;
 mod master;
 mod session;

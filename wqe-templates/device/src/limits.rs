@@ -9,6 +9,9 @@ pub const LOG_CLIENT: u8 = 8;
 /// Log2 of the receive WQEs of the client's queue pair: at least as many as slots.
 pub const LOG_RECEIVE: u8 = 6;
 
+/// The same of a session whose slots arm themselves: they have 256.
+pub const LOG_RECEIVE_PERPETUAL: u8 = 8;
+
 /// Log2 of the octets of a receive WQE: eleven data segments.
 pub const LOG_RECEIVE_STRIDE: u8 = 8;
 
@@ -21,6 +24,9 @@ pub const LOG_BELL_STRIDE: u8 = 4;
 /// Log2 of the CQEs of a session's completion queues: a chain looks at CQEs of its own slot only, at most nine a slot, so
 /// that a queue of all slots' CQEs is enough.
 pub const LOG_CQ: u8 = 9;
+
+/// The same of the queue of a session's requests: a slot has one, and in rings of 256 slots each finds it in the same place.
+pub const LOG_REQUESTS: u8 = 8;
 
 /// Log2 of the CQEs of the queue of punts, over all sessions of a target: 256 sessions, each with a punt in every slot that it
 /// may ring from, and as many receive WQEs flushed when it ends.

@@ -2,19 +2,18 @@
 
 use crate::alarm::Alarm;
 use crate::error::SetUpError;
+use crate::layout::{KEYED_AT, MemoryLayout};
 use crate::limits::{
-    LOG_BELL_STRIDE, LOG_BELLS, LOG_CLIENT, LOG_CQ, LOG_RECEIVE, LOG_RECEIVE_STRIDE, LOG_WORKER,
-    MAX_READS, RNR_RETRY,
+    LOG_BELL_STRIDE, LOG_BELLS, LOG_CQ, LOG_RECEIVE_STRIDE, LOG_REQUESTS, MAX_READS, RNR_RETRY,
 };
 use crate::tables::{Area, View, create};
 use crate::target::create_cq;
 use crate::{
     CqReader, Device, DeviceEvent, KeyAttributes, Layout, Master, MemoryId, Peer, PeerAccess,
-    Place, Profile, QpAttributes, RING_ALIGN, Roles, Target,
+    Place, Profile, QpAttributes, Roles, Target,
 };
 use kbtp_chain::element::{Bound, Cq, Queue};
-use kbtp_chain::key::{DUMMY_AT, Key, Sizes, VIEW_STRIDE};
-use kbtp_chain::limits::SCRATCH_LINE;
+use kbtp_chain::key::{DUMMY_AT, Key, Sizes};
 use kbtp_chain::memory::{Memory, Spot};
 use kbtp_chain::{Builder, CqPlace, Images, Placement, QueuePlace, Restart, Template};
 use kbtp_memory::{PageOptions, Region};
@@ -56,7 +55,7 @@ pub struct Indices {
 pub struct Session {
     pub(crate) images: Images,
     pub(crate) region: Region,
-    layout: MemoryLayout,
+    pub(crate) layout: MemoryLayout,
     /// All three completion queues.
     pub(crate) cqes: Region,
     pub(crate) worker: Qpn,
@@ -78,60 +77,6 @@ pub struct Session {
     pub(crate) armed: u64,
     pub(crate) bells: u16,
     pub(crate) restarting: Option<Box<crate::software::Restarting>>,
-}
-
-/// Where things lie in a session's memory: each receive ring, and its send ring right behind it; then the rest. The session's
-/// own keys cover what lies between [`KEYED_AT`] and `keyed`.
-#[derive(Clone, Copy, Debug)]
-struct MemoryLayout {
-    bells: u64,
-    worker_ring: u64,
-    scratch: u64,
-    sink: u64,
-    mailbox: u64,
-    keyed: u64,
-    /// The counter that absorbs what needs no ticket; then 64 octets on, a pad that nobody looks at.
-    dummy: u64,
-    pad: u64,
-    worker_doorbell: u64,
-    client_doorbell: u64,
-    len: u64,
-}
-
-/// Where the client's receive ring lies.
-pub(crate) const RECEIVES_AT: u64 = 0;
-/// Where its send ring lies, and what the session's own keys cover begins. Of receive WQEs they cover the loopback queue pair's
-/// alone, which are empty lists.
-const KEYED_AT: u64 = RECEIVES_AT + (1 << (LOG_RECEIVE + LOG_RECEIVE_STRIDE));
-
-impl MemoryLayout {
-    fn new(capacity: u32) -> Self {
-        let slots = 1 << LOG_RECEIVE;
-        let block = BASIC_BLOCK as u64;
-        let bells = (KEYED_AT + (block << LOG_CLIENT)).next_multiple_of(RING_ALIGN);
-        let worker_ring = bells + (1 << (LOG_BELLS + LOG_BELL_STRIDE));
-        let scratch = (worker_ring + (block << LOG_WORKER)).next_multiple_of(SCRATCH_LINE.into());
-        let sink = scratch + u64::from(SCRATCH_LINE) * slots;
-        let mailbox = (sink + u64::from(capacity) * slots).next_multiple_of(64);
-        let keyed = mailbox + 64;
-        let dummy = keyed;
-        let pad = dummy + 64;
-        let worker_doorbell = pad + VIEW_STRIDE;
-        let client_doorbell = worker_doorbell + 64;
-        Self {
-            bells,
-            worker_ring,
-            scratch,
-            sink,
-            mailbox,
-            keyed,
-            dummy,
-            pad,
-            worker_doorbell,
-            client_doorbell,
-            len: client_doorbell + 64,
-        }
-    }
 }
 
 /// The address, in the space of the session's own keys, of octet `at` of its memory.
@@ -159,7 +104,7 @@ impl Session {
         profile: &Profile,
         plan: &SessionPlan,
     ) -> Result<Self, SetUpError<D::Error>> {
-        let layout = MemoryLayout::new(profile.template.capacity);
+        let layout = MemoryLayout::new(&profile.template);
         let region = Region::anonymous(layout.len, &PageOptions::default())?;
         let rights = AccessRights::REMOTE_READ
             .with(AccessRights::REMOTE_WRITE)
@@ -191,7 +136,7 @@ impl Session {
             plan.id,
         );
         let images = Images::new(&profile.template, &placement, target.pool.block_size)?;
-        if images.slots() > 1 << LOG_RECEIVE {
+        if images.slots() > 1 << layout.logs.receive {
             return Err(SetUpError::Size {
                 what: "slots of a session",
                 value: images.slots(),
@@ -204,7 +149,7 @@ impl Session {
             worker,
             client,
             cqns: [receive_cq.cqn, client_cq.cqn, worker_cq.cqn],
-            receive_cq: CqReader::new(queues.region.clone(), 0, LOG_CQ, None),
+            receive_cq: CqReader::new(queues.region.clone(), 0, LOG_REQUESTS, None),
             received: 0,
             alarm: Alarm::new(client_cq.cqn),
             client_cq: CqReader::new(queues.region.clone(), CQ_LEN, LOG_CQ, None),
@@ -380,9 +325,32 @@ impl Session {
         }
         if count > 0 {
             self.write_head(end)?;
-            self.post_receives(device)?;
+            self.post_receives(device, self.armed)?;
         }
         Ok(count)
+    }
+
+    /// Arms every slot of a session whose slots arm themselves from then on ([`kbtp_chain::perpetual`]): once, before
+    /// [`start`](Self::start). The last slot's receive WQE is posted by the first slot.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub fn arm_once<D: Device>(&mut self, device: &mut D) -> Result<(), SetUpError<D::Error>> {
+        let end = self.first.saturating_add(self.images.slots());
+        while self.armed < end {
+            self.arm_next(device, None)?;
+        }
+        self.post_receives(device, end.saturating_sub(1))
+    }
+
+    /// Receive WQEs that are posted, modulo 2^16, as the device finds them.
+    ///
+    /// # Errors
+    /// [`AccessError`](kbtp_memory::AccessError) never: the record is the session's own memory.
+    pub fn posted_receives(&self) -> Result<u16, kbtp_memory::AccessError> {
+        let mut record = [0; QpDoorbell::LEN];
+        self.region.read(self.layout.client_doorbell, &mut record)?;
+        Ok(QpDoorbell::decode(&record).receive)
     }
 
     /// Writes the first WQEs of a slot that is not armed: the slot before it lets them run, and they wait there for a request
@@ -419,8 +387,8 @@ impl Session {
             encode_receive(&mut stride, receive).map_err(|error| {
                 SetUpError::Build(kbtp_chain::BuildError::TooLong("receive", error))
             })?;
-            let at = (n % (1 << LOG_RECEIVE)) << LOG_RECEIVE_STRIDE;
-            self.region.write(RECEIVES_AT + at, &stride)?;
+            let at = (n % (1 << self.layout.logs.receive)) << LOG_RECEIVE_STRIDE;
+            self.region.write(self.layout.receives + at, &stride)?;
         }
         if let Some(headers) = headers {
             self.set_headers(n, headers)?;
@@ -434,8 +402,9 @@ impl Session {
     pub(crate) fn post_receives<D: Device>(
         &self,
         device: &mut D,
+        end: u64,
     ) -> Result<(), SetUpError<D::Error>> {
-        let [.., high, low] = self.armed.to_be_bytes();
+        let [.., high, low] = end.to_be_bytes();
         let record = QpDoorbell {
             receive: u16::from_be_bytes([high, low]),
             send: kbtp_mlx5::WqeIndex(0),
@@ -522,7 +491,7 @@ impl Session {
 
     /// Octets that the request of slot `n` had, as its CQE says; `None` if that is no longer there or an error's.
     pub(crate) fn received_len(&self, n: u64) -> Option<u32> {
-        let place = (n % (1 << LOG_CQ)) * Cqe::LEN as u64;
+        let place = (n % (1 << LOG_REQUESTS)) * Cqe::LEN as u64;
         let mut octets = [0; Cqe::LEN];
         self.cqes.read(place, &mut octets).ok()?;
         match Cqe::decode(&octets).ok()? {
@@ -618,12 +587,12 @@ fn place(
         worker: QueuePlace {
             qpn: worker,
             address: address(layout.worker_ring),
-            log_size: LOG_WORKER,
+            log_size: layout.logs.worker,
         },
         client: QueuePlace {
             qpn: client,
             address: address(KEYED_AT),
-            log_size: LOG_CLIENT,
+            log_size: layout.logs.client,
         },
         receive_cq,
         client_cq,
@@ -662,11 +631,12 @@ fn completion_queues<D: Device>(device: &mut D) -> Result<Queues, SetUpError<D::
             memory,
             offset: doorbells + number * 64,
         };
-        let cqn = create_cq(device, &region, at, doorbell, LOG_CQ)?;
+        let log_size = if number == 0 { LOG_REQUESTS } else { LOG_CQ };
+        let cqn = create_cq(device, &region, at, doorbell, log_size)?;
         Ok::<_, SetUpError<D::Error>>(CqPlace {
             cqn,
             address: at.offset,
-            log_size: LOG_CQ,
+            log_size,
         })
     };
     Ok(Queues {
@@ -688,7 +658,7 @@ fn worker_qp<D: Device>(
         send_cq: cqn,
         receive_cq: target.punt_cqn,
         send_ring: area.place(layout.worker_ring),
-        log_send: LOG_WORKER,
+        log_send: layout.logs.worker,
         receive_ring: area.place(layout.bells),
         log_receive: LOG_BELLS,
         log_stride: LOG_BELL_STRIDE,
@@ -725,9 +695,9 @@ fn client_qp<D: Device>(
         send_cq: client_cq.cqn,
         receive_cq: receive_cq.cqn,
         send_ring: area.place(KEYED_AT),
-        log_send: LOG_CLIENT,
-        receive_ring: area.place(RECEIVES_AT),
-        log_receive: LOG_RECEIVE,
+        log_send: layout.logs.client,
+        receive_ring: area.place(layout.receives),
+        log_receive: layout.logs.receive,
         log_stride: LOG_RECEIVE_STRIDE,
         doorbell: area.place(layout.client_doorbell),
         roles: Roles {
@@ -784,7 +754,15 @@ impl<D: Device> Keys<'_, D> {
             Key::Pool => self.target.blocks,
             // The client brings its own.
             Key::Client => Mkey::default(),
-            Key::Rings | Key::RingsClient | Key::Cqes | Key::Counters => {
+            Key::Laps | Key::Pages | Key::Reset => {
+                let keys = self.profile.perpetual.as_ref();
+                return Ok(keys.map_or_else(Mkey::default, |keys| match key {
+                    Key::Laps => keys.laps,
+                    Key::Pages => keys.pages,
+                    _ => keys.reset,
+                }));
+            }
+            Key::Rings | Key::RingsClient | Key::Cqes | Key::Counters | Key::Doorbell => {
                 return self.own(key);
             }
             Key::OwnWord | Key::OwnBinding => {
@@ -827,6 +805,14 @@ impl<D: Device> Keys<'_, D> {
             },
             Key::RingsClient => {
                 KeyAttributes::new(self.target.client, rights, RINGS_START, rings_len, rings)
+            }
+            Key::Doorbell => {
+                let at = self.layout.client_doorbell + QpDoorbell::RECEIVE_AT as u64;
+                let layout = Layout::Plain(self.area.place(at));
+                KeyAttributes {
+                    qpn: Some(self.worker),
+                    ..KeyAttributes::new(loopback, rights, 0, 4, layout)
+                }
             }
             Key::Counters => {
                 KeyAttributes::new(loopback, rights, 0, DUMMY_AT + 64, Layout::List(&counters))

@@ -5,7 +5,7 @@
 //! client's queue are software's: C1 may write data, C3 may read some, C4 answers.
 
 use crate::error::SetUpError;
-use crate::limits::{LOG_BELLS, LOG_CQ};
+use crate::limits::{LOG_BELLS, LOG_CQ, LOG_REQUESTS};
 use crate::session::{CQ_LEN, bound_of};
 use crate::{Answer, CqReader, Device, Master, Peer, Session, SlotRequest};
 use kbtp_chain::element::{Bound, Cq, Element, Name, Queue};
@@ -62,12 +62,12 @@ const HEADERS: Spot = Spot::field("D", Field::REMOTE_KEY);
 
 impl Session {
     fn cq(&self, cq: Cq, cqe: u64) -> CqReader {
-        let number = match cq {
-            Cq::Receive => 0,
-            Cq::Client => 1,
-            Cq::Worker => 2,
+        let (number, log) = match cq {
+            Cq::Receive => (0, LOG_REQUESTS),
+            Cq::Client => (1, LOG_CQ),
+            Cq::Worker => (2, LOG_CQ),
         };
-        CqReader::new(self.cqes.clone(), number * CQ_LEN, LOG_CQ, None).from(cqe)
+        CqReader::new(self.cqes.clone(), number * CQ_LEN, log, None).from(cqe)
     }
 
     /// How far the loopback queue is in slot `n`, which is the one it is in.

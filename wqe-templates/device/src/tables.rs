@@ -7,11 +7,12 @@
 use crate::error::SetUpError;
 use crate::{Device, Domain, KeyAttributes, Layout, MemoryId, Place};
 use kbtp_chain::key::{Key, RECORDS_LEN, Sizes, VIEW_STRIDE};
+use kbtp_chain::lap::{self, LAP_ROW, PAGE_ROW};
 use kbtp_chain::record::{Action, Record};
 use kbtp_chain::{Template, table};
 use kbtp_memory::{PageOptions, Region};
 use kbtp_mlx5::{AccessRights, KsmEntry, Mkey, RepeatEntry};
-use kbtp_wire::{Generation, RingOrder};
+use kbtp_wire::{ByteLen, Generation, RingOrder};
 
 /// Log2 of the octets of a page of the header table: those of one version and opcode.
 const LOG_PAGE: u8 = 16;
@@ -428,5 +429,63 @@ impl Records {
             punt,
             received,
         })
+    }
+}
+
+/// Keys to the rows that slots arm themselves from.
+#[derive(Debug)]
+pub(crate) struct Perpetual {
+    pub(crate) laps: Mkey,
+    pub(crate) pages: Mkey,
+    pub(crate) reset: Mkey,
+}
+
+impl Perpetual {
+    /// Makes and fills them: some 11 MiB.
+    ///
+    /// # Errors
+    /// [`SetUpError`].
+    pub(crate) fn create<D: Device>(
+        device: &mut D,
+        domain: Domain,
+        template: &Template,
+        block_size: ByteLen,
+        punt: Mkey,
+    ) -> Result<Self, SetUpError<D::Error>> {
+        let rows = 1 << 16;
+        let (lap, page) = (LAP_ROW as u64, PAGE_ROW as u64);
+        let pages_at = rows * lap;
+        let reset_at = pages_at + rows * page;
+        let area = Area::create(device, domain, rights(), reset_at + VIEW_STRIDE)?;
+        for number in 0..=u16::MAX {
+            let at = u64::from(number);
+            area.region.write(at * lap, &lap::lap(number))?;
+            let [of, page_of] = number.to_be_bytes();
+            let octets = lap::page(of, page_of);
+            area.region.write(pages_at + at * page, &octets)?;
+        }
+        let reset = lap::reset(template, block_size, punt)?;
+        area.region.write(reset_at, &reset)?;
+        let view = |at, len: usize| {
+            let len = u16::try_from(len).unwrap_or(u16::MAX);
+            View {
+                domain,
+                rights: rights(),
+                start: 0,
+                rows,
+                base: area.base,
+                at,
+                stride: len,
+                len,
+                pad: (area.base, reset_at),
+            }
+        };
+        let laps = view(0, LAP_ROW).create(device, "laps")?;
+        let pages = view(pages_at, PAGE_ROW).create(device, "pages")?;
+        let layout = Layout::Plain(area.place(reset_at));
+        let (start, len) = range(Key::Reset);
+        let attributes = KeyAttributes::new(domain, rights(), start, len, layout);
+        let reset = create(device, "what slots are reset to", &attributes)?;
+        Ok(Self { laps, pages, reset })
     }
 }

@@ -3,7 +3,7 @@
 use crate::alarm::Alarm;
 use crate::error::SetUpError;
 use crate::limits::LOG_PUNT_CQ;
-use crate::tables::{Area, Records, Tables, View, create};
+use crate::tables::{Area, Perpetual, Records, Tables, View, create};
 use crate::{CqAttributes, CqReader, Device, DeviceEvent, Domain, KeyAttributes, Layout, MemoryId};
 use kbtp_chain::Template;
 use kbtp_chain::key::Key;
@@ -60,6 +60,8 @@ pub struct Target {
 pub struct Profile {
     pub(crate) template: Template,
     pub(crate) records: Records,
+    /// What slots arm themselves from, if they do.
+    pub(crate) perpetual: Option<Perpetual>,
 }
 
 impl Profile {
@@ -189,7 +191,20 @@ impl Target {
         template: Template,
     ) -> Result<Profile, SetUpError<D::Error>> {
         let records = Records::create(device, self.loopback, &template)?;
-        Ok(Profile { template, records })
+        let perpetual = if kbtp_chain::lap::is_perpetual(&template) {
+            let (domain, block_size) = (self.loopback, self.pool.block_size);
+            let punt = records.punt;
+            Some(Perpetual::create(
+                device, domain, &template, block_size, punt,
+            )?)
+        } else {
+            None
+        };
+        Ok(Profile {
+            template,
+            records,
+            perpetual,
+        })
     }
 
     /// A key to the headers of the requests that chains shall serve, for [`Session::arm_free_as`](crate::Session::arm_free_as).

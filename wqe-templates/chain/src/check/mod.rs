@@ -3,10 +3,12 @@
 mod armed;
 mod flow;
 mod patches;
+mod rearmed;
 mod rows;
 mod shape;
 
 pub use armed::check_armed;
+pub use rearmed::check_rearmed;
 pub use rows::check_rows;
 
 use crate::element::Name;

@@ -144,7 +144,7 @@ fn aligned(template: &Template, element: &Element, findings: &mut Findings) {
     };
     let holds = match remote.address {
         Address::Armed(address) => address % 8 == 0,
-        Address::OfSpot => remote.spot.at % 8 == 0,
+        _ => remote.spot.at % 8 == 0,
     };
     findings.unless(holds, rule, name, "not at a multiple of eight");
     let address = match element.shape {

@@ -14,6 +14,11 @@ use kbtp_wire::ByteLen;
 /// 25 basic blocks and 2 of the client's in 4.
 #[must_use]
 pub fn load(block_size: ByteLen) -> Template {
+    loads(block_size, Bound::NextSlot(2))
+}
+
+/// The same with a breakpoint that lets something else run.
+pub(super) fn loads(block_size: ByteLen, then: Bound) -> Template {
     let w = Queue::Worker;
     let opcode = |wqe| field(wqe, Field::OPCODE);
     let mut worker = vec![
@@ -34,7 +39,7 @@ pub fn load(block_size: ByteLen) -> Template {
         enable("EN3", w, Bound::Through("PW")),
         bell(),
         enable("GO", Queue::Client, Bound::NextSlot(0)).asleep(&[Opcode::SendEnable]),
-        enable("PW", w, Bound::NextSlot(2)).asleep(&[Opcode::SendEnable]),
+        enable("PW", w, then).asleep(&[Opcode::SendEnable]),
     ]);
     Template {
         name: "profile L",

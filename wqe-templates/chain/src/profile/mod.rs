@@ -1,8 +1,10 @@
-//! The two profiles: what a session's slots can do.
+//! The profiles: what a session's slots can do.
 
 mod full;
 mod load;
 mod parts;
+mod perpetual;
 
 pub use full::full;
 pub use load::load;
+pub use perpetual::perpetual;

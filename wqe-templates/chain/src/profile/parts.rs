@@ -55,7 +55,7 @@ pub(super) const fn row(len: u32) -> Spot {
     Spot::new(Memory::Row, 0, len)
 }
 
-fn element(name: Name, opcode: Opcode, shape: Shape) -> Element {
+pub(super) fn element(name: Name, opcode: Opcode, shape: Shape) -> Element {
     Element {
         name,
         opcode,

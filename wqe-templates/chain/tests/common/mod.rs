@@ -1,7 +1,7 @@
 //! A session somewhere in memory.
 
 use kbtp_chain::key::{Key, Sizes};
-use kbtp_chain::{CqPlace, Placement, QueuePlace, Restart};
+use kbtp_chain::{CqPlace, Placement, QueuePlace, Restart, Template, lap};
 use kbtp_mlx5::{Cqn, Mkey, Qpn};
 use kbtp_wire::{ByteLen, RingOrder};
 
@@ -48,4 +48,15 @@ pub(crate) fn placement() -> Placement {
         },
         restart: Restart::default(),
     }
+}
+
+/// The same with the rings that a template has.
+pub(crate) fn place_of(template: &Template) -> Placement {
+    let mut placement = placement();
+    if lap::is_perpetual(template) {
+        placement.worker.log_size = lap::LOG_WORKER;
+        placement.client.log_size = lap::LOG_CLIENT;
+        placement.receive_cq.log_size = 8;
+    }
+    placement
 }

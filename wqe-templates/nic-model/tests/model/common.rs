@@ -1,6 +1,6 @@
 //! A target on the model, its clients, and what the protocol says should come of their requests.
 
-use kbtp_chain::{Template, full, load};
+use kbtp_chain::{Template, full, lap, load};
 use kbtp_device::{
     Answer, Device, Master, Peer, PeerAccess, PoolPlace, Profile, Route, Session, SessionPlan,
     Target,
@@ -250,7 +250,11 @@ impl Rig {
             session = model.started_at(session, first).unwrap();
         }
         model.connect(session.client_qpn(), &ROUTE).unwrap();
-        session.arm_free(model).unwrap();
+        if lap::is_perpetual(session.template()) {
+            session.arm_once(model).unwrap();
+        } else {
+            session.arm_free(model).unwrap();
+        }
         assert!(session.start(model, &mut self.master).unwrap());
         self.sit(session, own, first);
     }
@@ -367,14 +371,20 @@ impl Rig {
             // The slot is one of those armed last.
             let armed = party.session.armed();
             let back = u64::from(u16::try_from(armed & 0xffff).unwrap().wrapping_sub(low));
-            let n = armed - back;
+            let n = if lap::is_perpetual(party.session.template()) {
+                // Every index of the slot follows from these 16 bits.
+                low.into()
+            } else {
+                armed - back
+            };
             let answer = software_answer(&self.target, &party.session, n);
             party.session.answer(n, &answer).unwrap();
             let model = &mut self.model;
             assert!(party.session.resume(model, &mut self.master, n).unwrap());
             moved = true;
         }
-        for party in &mut self.parties {
+        let perpetual = |party: &&mut Party| lap::is_perpetual(party.session.template());
+        for party in self.parties.iter_mut().filter(|party| !perpetual(party)) {
             moved |= party.session.arm_free(&mut self.model).unwrap() > 0;
         }
         moved
@@ -505,6 +515,20 @@ impl Rig {
         }
         found.sort_unstable();
         found
+    }
+
+    /// Binds a handle to the first block, which has these octets.
+    pub(crate) fn bind(&self, handle: u64, octets: &[u8]) {
+        let pool = self.target.pool();
+        let entry = TableEntry {
+            flags: EntryFlags(3),
+            generation: Generation::new(1),
+            data_len: ByteLen(BLOCK),
+            block: BlockOffset(FIRST_BLOCK),
+        };
+        let at = TABLE_AT + (handle - TABLE_BASE) * 16;
+        pool.meta.write(at, &entry.encode()).unwrap();
+        pool.blocks.write(0, octets).unwrap();
     }
 
     /// Octets of a client's buffer.

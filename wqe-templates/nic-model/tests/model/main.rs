@@ -22,6 +22,8 @@ mod mutations;
 #[cfg(test)]
 mod opcodes;
 #[cfg(test)]
+mod perpetual;
+#[cfg(test)]
 mod random;
 #[cfg(test)]
 mod sessions;
