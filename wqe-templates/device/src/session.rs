@@ -231,6 +231,12 @@ impl Session {
         &self.cqes
     }
 
+    /// Where in [`memory`](Self::memory) the client's receive ring lies.
+    #[must_use]
+    pub const fn receives_at(&self) -> u64 {
+        self.layout.receives
+    }
+
     /// Where in [`memory`](Self::memory) the counter lies that absorbs what needs no ticket.
     #[must_use]
     pub const fn dummy_at(&self) -> u64 {

@@ -262,7 +262,7 @@ fn a_wrong_key_is_found() {
         let key = victim.placement().key(Key::RingsClient).0.to_be_bytes();
         // Every data segment of its receive WQE: byte count, key, address.
         for piece in 0..attacker.template().receive.len() as u64 {
-            let at = slot % 64 * 256 + piece * 16 + 4;
+            let at = attacker.receives_at() + slot % 64 * 256 + piece * 16 + 4;
             attacker.memory().write(at, &key).unwrap();
         }
     };
