@@ -1,8 +1,8 @@
 //! The same random requests of several sessions, one after the other, to the software engine and to chains.
 
 use super::ops::{Numbers, entry, request};
-use super::rig::{BLOCK, BLOCKS, BUFFERS, Begin, ByChains, BySoftware, Target};
-use kbtp_nic_model::{Hazards, Schedule};
+use super::rig::{BLOCK, BLOCKS, BUFFERS, Begin, ByChains, BySoftware, Target, hazards};
+use kbtp_nic_model::Schedule;
 use kbtp_wire::{EntryFlags, TableEntry};
 
 /// Two targets that should not differ.
@@ -23,7 +23,7 @@ impl Both {
         // Some share the pool as it is, some want more than there is.
         let quota = [4, 24, BLOCKS / u32::from(sessions)][usize::try_from(seed % 3).unwrap()];
         let (software, grants) = BySoftware::new(sessions, quota, begin);
-        let hazards = Hazards::default();
+        let hazards = hazards(seed);
         let (chains, others) = ByChains::new(sessions, quota, begin, hazards, schedule, seed);
         assert_eq!(grants, others);
         Self {

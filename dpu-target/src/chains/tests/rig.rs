@@ -1,5 +1,6 @@
 //! Two targets without sockets: one whose requests the core serves, one whose requests chains serve.
 
+use super::ops::Numbers;
 use crate::chains::{ChainCounts, Chains, SeatId};
 use kbtp_core::{
     Admission, Contents, Directory, DirectoryConfig, Exposer, Geometry, Pool, SessionConfig,
@@ -13,7 +14,8 @@ use kbtp_fabric::{
 use kbtp_memory::{PageOptions, Region};
 use kbtp_mlx5::Qpn;
 use kbtp_nic_model::{
-    Client, ClientKey, Hazards, Kind, Model, Outgoing, Received, Schedule, exchange,
+    Client, ClientKey, Fetch, Hazards, Kind, Model, Outgoing, Received, Sampling, Schedule,
+    exchange,
 };
 use kbtp_wire::{
     AuthMode, BlockOffset, ByteLen, EntryFlags, Generation, Grant, Handle, Hello, HelloAck,
@@ -53,6 +55,29 @@ impl Begin {
             (Self::Wraps, 2) => (1 << 24) / 9 - 40,
             (Self::Wraps, _) => (1 << 16) - 40,
         }
+    }
+}
+
+/// What a device may do that chains must bear, by the seed.
+pub(super) fn hazards(seed: u64) -> Hazards {
+    let mut random = Numbers::new(seed);
+    let fetch = [
+        Fetch::WhenEnabled,
+        Fetch::WhenRun,
+        Fetch::Either,
+        Fetch::Torn,
+    ];
+    let sampling = [Sampling::Early, Sampling::Late, Sampling::Either];
+    Hazards {
+        fetch: random.pick(&fetch),
+        sampling: random.pick(&sampling),
+        split_atomics: random.percent(50),
+        quiet_flush: random.percent(50),
+        lenient_identity: random.percent(25),
+        lenient_alignment: random.percent(25),
+        lenient_nop: random.percent(25),
+        lenient_roles: random.percent(25),
+        ..Hazards::default()
     }
 }
 
