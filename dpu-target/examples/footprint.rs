@@ -1,14 +1,14 @@
 //! What a target costs in memory, measured: its resident set before it starts, when it has started, and with sessions.
 //!
 //! ```text
-//! cargo run -p kbtp-target --example footprint -- [sessions] [handles] [blocks] [credits] [max_inline]
+//! cargo run -p kbtp-target --example footprint -- [sessions] [handles] [blocks] [credits] [max_inline] [chain]
 //! ```
 //!
 //! The initiators live in a process of their own, so that only the target's half is counted.
 #![expect(clippy::print_stdout, reason = "it is a program that prints")]
 
 use kbtp_initiator::{Client, Options};
-use kbtp_target::{SpinPolicy, Target, TargetConfig};
+use kbtp_target::{EngineChoice, NicChoice, SpinPolicy, Target, TargetConfig};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
@@ -79,8 +79,9 @@ fn measure(sessions: u32, config: &TargetConfig) -> Outcome<()> {
     let own = started.resident.saturating_sub(empty.resident);
     let each = |after: u64, before: u64| after.saturating_sub(before) / u64::from(sessions.max(1));
     println!(
-        "{blocks} blocks, {handles} handles: {} octets beside the pool",
-        own - pool
+        "{blocks} blocks, {handles} handles: {} octets beside the pool, {} of data at most",
+        own - pool,
+        started.data.saturating_sub(empty.data)
     );
     println!(
         "{sessions} sessions of {} credits and {} octets inline: {} octets each resident, {} at most",
@@ -120,5 +121,9 @@ fn main() -> Outcome<()> {
         ..TargetConfig::default()
     };
     config.limits.half_open = 1024;
+    if arguments.get(5).is_some_and(|engine| engine == "chain") {
+        config.engine = EngineChoice::Chain;
+        config.nic = Some(NicChoice::Model);
+    }
     measure(sessions, &config)
 }

@@ -1,7 +1,7 @@
 //! The most memory a target may come to, whatever its peers do: a formula of its configuration and of the bounds in the
 //! `limits.rs` of the crates below. `docs/memory.md` states it, and a test holds a target under attack against it.
 
-use crate::config::TargetConfig;
+use crate::config::{EngineChoice, TargetConfig};
 use crate::driver::stream_config;
 use crate::limits;
 use kbtp_core::limits as core;
@@ -22,6 +22,12 @@ pub struct MemoryBound {
     pub streams: u64,
     /// Sessions at most: `limits.sessions`.
     pub sessions: u64,
+    /// Look-up tables of chains and the model of their device; 0 without chains.
+    pub chains: u64,
+    /// A session's chains: queues, scratch lines, images of slots, what the model holds of them.
+    pub each_chained: u64,
+    /// Sessions with chains at most.
+    pub chained: u64,
 }
 
 /// Heap of the process without workers, and tables of the directory: a map of 2^20 granules, 16,384 ranges.
@@ -46,6 +52,15 @@ const CONN: u64 = 8 << 10;
 /// A credit in the engine: when its request came, and the slot of a message that waits. Lists grow by doubling.
 const CREDIT: u64 = 2 * (16 + 8);
 
+/// Tables that look requests up, and a model of a device that has nothing to do: measured (`docs/memory.md`).
+const CHAINS: u64 = 32 << 20;
+
+/// A session's chains without what its requests are received in: measured (`docs/memory.md`).
+const CHAINED: u64 = 800 << 10;
+
+/// Receive WQEs of a session's chains, each with room for the longest request.
+const CHAIN_RECEIVES: u64 = 64;
+
 impl MemoryBound {
     /// The bound for a configuration.
     #[must_use]
@@ -56,6 +71,8 @@ impl MemoryBound {
         let inline = u32::try_from(config.max_inline).unwrap_or(u32::MAX);
         let admin = limits::ADMIN_CONNECTIONS as u64
             * (limits::ADMIN_HEAD_LEN as u64 + (64 << 10) + STATUS * sessions);
+        let longest = u64::from(inline) + u64::from(limits::REQUEST_HEAD_MAX);
+        let by_chains = config.engine == EngineChoice::Chain;
         let admin = if config.admin.is_some() { admin } else { 0 };
         Self {
             fixed: PROCESS + u64::from(workers) * WORKER + admin,
@@ -65,6 +82,13 @@ impl MemoryBound {
                 + u64::from(config.credits) * CREDIT,
             streams: sessions.saturating_add(half_open.saturating_mul(listeners)),
             sessions,
+            chains: if by_chains { CHAINS } else { 0 },
+            each_chained: CHAINED + CHAIN_RECEIVES * longest,
+            chained: if by_chains {
+                sessions.min(limits::CHAIN_SESSIONS as u64)
+            } else {
+                0
+            },
         }
     }
 
@@ -75,6 +99,8 @@ impl MemoryBound {
             .saturating_add(self.blocks)
             .saturating_add(self.streams.saturating_mul(self.each_stream))
             .saturating_add(self.sessions.saturating_mul(self.each_session))
+            .saturating_add(self.chains)
+            .saturating_add(self.chained.saturating_mul(self.each_chained))
     }
 }
 
@@ -91,12 +117,13 @@ mod tests {
             MemoryBound::of(&config, 2).total()
         };
         let plain = total(|_| {});
-        let more: [fn(&mut TargetConfig); 6] = [
+        let more: [fn(&mut TargetConfig); 7] = [
             |c| c.limits.sessions += 1,
             |c| c.limits.half_open += 1,
             |c| c.blocks += 1,
             |c| c.credits += 1,
             |c| c.max_inline += 4096,
+            |c| c.engine = EngineChoice::Chain,
             |c| c.listen.push(c.listen[0]),
         ];
         for change in more {
