@@ -163,6 +163,8 @@ pub fn text(status: &Value) -> String {
             ("  by software instead", "wakeups"),
             ("  of those, chain ended", "traps"),
             ("slots armed", "armed"),
+            ("given up, no block in time", "given_up"),
+            ("sessions ended, chain stuck", "stalled"),
         ] {
             sheet.row(name, count(number(&format!("/chains/{field}"))));
         }

@@ -737,6 +737,40 @@ fn what_a_device_took_and_did_not_use_comes_back_once() {
     assert_eq!(clean(&pool).in_rings, 2);
 }
 
+/// A device's FetchAdd whose reply nobody got: told apart from what sessions hold, what waits, and what the device told of.
+#[test]
+fn a_ticket_that_nobody_knows_comes_back_and_no_other() {
+    let pool = pool(4);
+    pool.serve_by_device();
+    let held = pool.take(Home::Shared).unwrap();
+    let by_device = || pool.ring(Home::Shared).take().unwrap();
+    let (lost, known) = (by_device(), by_device());
+    // For this one there is a block only later.
+    let last = pool.take(Home::Shared).unwrap();
+    let block = pool.consume(Home::Shared, last, OURS).unwrap();
+    let ring = pool.ring(Home::Shared);
+    let head = RingCounter(ring.memory.head().load(Relaxed));
+    ring.memory
+        .head()
+        .store(head.advanced(ring.order).0, Relaxed);
+    let waits = head.ticket();
+    let mut open = pool.open_tickets();
+    open.sort_by_key(|ticket| ticket.0);
+    assert_eq!(open, [held, lost, known, waits]);
+    assert_eq!(pool.put_back_lost(open, &[known]), 2);
+    // The block of the lost one went to the one that waits, and came back from there; nobody gets it twice.
+    assert!(!pool.open_tickets().contains(&lost));
+    assert_eq!(pool.put_back_lost(pool.open_tickets(), &[known]), 0);
+    pool.put_back(block);
+    for ticket in [held, known] {
+        let block = pool.consume_raw(Home::Shared, ticket).unwrap();
+        pool.put_back(block);
+    }
+    pool.settle();
+    assert_eq!(pool.open_tickets(), []);
+    assert_eq!(clean(&pool).in_rings, 4);
+}
+
 /// Rows belong to a trust domain by the granule, 64 here.
 //= test kbtp-p7-not-valid-foreign
 #[test]
