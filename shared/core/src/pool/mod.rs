@@ -17,6 +17,8 @@ mod loom_tests;
 #[cfg(test)]
 mod meta_tests;
 mod outside;
+#[cfg(test)]
+mod outside_tests;
 mod partition;
 mod pins;
 mod records;
