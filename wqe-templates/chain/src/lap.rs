@@ -5,9 +5,9 @@
 //!
 //! | key | address | row |
 //! |---|---|---|
-//! | [`Key::Laps`](crate::key::Key::Laps) | the lap, 16 bits, shifted by 8 | middle octets of what WAITs count, octets of addresses and of numbers of slots; once for each quarter of the rings, and for the first slot |
-//! | [`Key::Pages`](crate::key::Key::Pages) | low octet of the lap and page of 256 basic blocks of the loopback queue, shifted by 8 | the high octet of indices there, again and again, then the next page's; the same of the client's queue |
-//! | [`Key::Reset`](crate::key::Key::Reset) | 0 | what is the same whenever a slot is armed |
+//! | [`Key::Laps`] | the lap, 16 bits, shifted by 8 | middle octets of what WAITs count, octets of addresses and of numbers of slots; once for each quarter of the rings, and for the first slot |
+//! | [`Key::Pages`] | low octet of the lap and page of 256 basic blocks of the loopback queue, shifted by 8 | the high octet of indices there, again and again, then the next page's; the same of the client's queue |
+//! | [`Key::Reset`] | 0 | what is the same whenever a slot is armed |
 
 use crate::build::{BuildError, Builder};
 use crate::element::{Cq, Queue};
@@ -31,9 +31,9 @@ pub const CLIENT_STRIDE: u16 = 4;
 /// CQEs of a slot of the loopback queue.
 pub const WORKER_CQES: u16 = 4;
 
-/// Octets of a row of [`Key::Laps`](crate::key::Key::Laps).
+/// Octets of a row of [`Key::Laps`].
 pub const LAP_ROW: usize = 128;
-/// Octets of a row of [`Key::Pages`](crate::key::Key::Pages).
+/// Octets of a row of [`Key::Pages`].
 pub const PAGE_ROW: usize = 48;
 
 /// Octets of a part of a lap's row: for one quarter of the rings, or for the first slot.
@@ -129,7 +129,7 @@ pub const fn receives(n: u64) -> u32 {
     (n.wrapping_add(SLOTS) & 0xffff) as u32
 }
 
-/// The row of [`Key::Reset`](crate::key::Key::Reset): the octets, as any slot is armed, that RST scatters.
+/// The row of [`Key::Reset`]: the octets, as any slot is armed, that RST scatters.
 ///
 /// # Errors
 /// [`BuildError`] if the template makes no sense.
