@@ -5,6 +5,7 @@ use kbtp_iwarp_tcp::Clock;
 use nix::poll::PollTimeout;
 use std::io;
 use std::net::TcpListener;
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// A time by which something must have happened.
@@ -51,6 +52,19 @@ impl Deadline {
 #[must_use]
 pub fn seconds() -> f64 {
     Duration::from_nanos(Clock::new().now().0).as_secs_f64()
+}
+
+/// Starts a thread; who joins it has what it came to.
+///
+/// # Panics
+/// The system starts none.
+#[expect(clippy::expect_used, reason = "a test's own thread")]
+pub fn in_background<R: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> R + Send + 'static,
+) -> JoinHandle<R> {
+    let thread = Builder::new().name(name.to_owned());
+    thread.spawn(body).expect("a thread")
 }
 
 /// A TCP port of loopback that is free now.

@@ -5,6 +5,7 @@
 //! `Cargo.toml` says how to run a program in it.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod cpio;
 pub mod devices;
 pub mod driver;

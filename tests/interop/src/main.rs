@@ -4,7 +4,7 @@
 use kbtp_interop::driver::seconds;
 use kbtp_interop::guest::{Guest, Setup};
 use kbtp_interop::image::Image;
-use kbtp_interop::{devices, session, suite};
+use kbtp_interop::{bench, devices, session, suite};
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -18,6 +18,7 @@ const USAGE: &str = "usage: kbtp-interop build
        kbtp-interop serve ADDRESS:PORT STREAMS
        kbtp-interop drive ADDRESS:PORT ROUNDS
        kbtp-interop session ADDRESS:PORT
+       kbtp-interop bench ADDRESS:PORT
        kbtp-interop run [--file FILE].. [--limit SECONDS] [--siw BUILD] [--bare] COMMAND
 
   build    makes the guest's image, if it is not there
@@ -25,6 +26,7 @@ const USAGE: &str = "usage: kbtp-interop build
   serve    answers so many drivers, one after the other, over the RDMA device that has the address
   drive    tries every operation on who serves there, over an RDMA device
   session  a target at the RDMA device that has the address, and a client: blocks stored, loaded and freed in every way
+  bench    the same, measured beside a bare loop of verbs on the device
   run      boots a guest with FILEs in /job, runs a shell command there, and ends as it ended
     --limit  how long the command may run; 120 without
     --siw    which build of siw: siw, or siw-crc, which always asks for CRCs
@@ -88,13 +90,24 @@ fn run(words: &[OsString], began: f64) -> Result<ExitCode, Box<dyn Error>> {
             Ok(ExitCode::SUCCESS)
         }
         Some("session") => {
-            let [at] = rest else { return Err(USAGE.into()) };
-            session::session(at.to_string_lossy().parse()?, &mut std::io::stdout())?;
+            session::session(alone(rest)?, &mut std::io::stdout())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some("bench") => {
+            bench::bench(alone(rest)?, &mut std::io::stdout())?;
             Ok(ExitCode::SUCCESS)
         }
         Some("run") => run_command(rest, began),
         _ => Err(USAGE.into()),
     }
+}
+
+/// An address.
+fn alone(words: &[OsString]) -> Result<SocketAddr, Box<dyn Error>> {
+    let [address] = words else {
+        return Err(USAGE.into());
+    };
+    Ok(address.to_string_lossy().parse()?)
 }
 
 /// An address, and how often.

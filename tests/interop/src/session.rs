@@ -19,27 +19,9 @@ const LENGTHS: [u32; 5] = [1, 512, 4096, 65_535, BLOCK];
 /// # Errors
 /// The first thing that is not as it should be.
 pub fn session(at: SocketAddr, out: &mut impl Write) -> Outcome<()> {
-    let target = Target::start(TargetConfig {
-        listen: Vec::new(),
-        rdma: vec![at],
-        admin: None,
-        allow_unauthenticated: true,
-        block_size: BLOCK.into(),
-        blocks: BLOCKS,
-        direct: DirectConfig {
-            load: true,
-            alloc: true,
-        },
-        ..TargetConfig::default()
-    })?;
+    let target = target(at)?;
     for records in [true, false] {
-        let options = Options::new(at.to_string())
-            .quota(16)
-            .max_inline(512)
-            .records(records)
-            .direct_load(true)
-            .direct_alloc(true);
-        let mut client = Client::connect_with(Verbs::default(), options)?;
+        let mut client = connect(at, records)?;
         let grant = client.terms().grant;
         let granted = granted(&grant);
         for len in LENGTHS {
@@ -53,6 +35,34 @@ pub fn session(at: SocketAddr, out: &mut impl Write) -> Outcome<()> {
     target.shutdown_handle().drain();
     target.join()?;
     Ok(())
+}
+
+/// A target at `at`.
+pub(crate) fn target(at: SocketAddr) -> Outcome<Target> {
+    Ok(Target::start(TargetConfig {
+        listen: Vec::new(),
+        rdma: vec![at],
+        admin: None,
+        allow_unauthenticated: true,
+        block_size: BLOCK.into(),
+        blocks: BLOCKS,
+        direct: DirectConfig {
+            load: true,
+            alloc: true,
+        },
+        ..TargetConfig::default()
+    })?)
+}
+
+/// A client of it that asks for all there is, completion records if they are wanted.
+pub(crate) fn connect(at: SocketAddr, records: bool) -> Outcome<Client<Verbs>> {
+    let options = Options::new(at.to_string())
+        .quota(16)
+        .max_inline(512)
+        .records(records)
+        .direct_load(true)
+        .direct_alloc(true);
+    Ok(Client::connect_with(Verbs::default(), options)?)
 }
 
 fn granted(grant: &Grant) -> String {

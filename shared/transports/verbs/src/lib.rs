@@ -17,6 +17,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bare;
 pub mod choice;
 mod connector;
 mod driver;

@@ -1,28 +1,32 @@
 //! An initiator's session, with a target that says and answers anything.
 //!
 //! The first octet of the input is a set of options: 1 no direct modes, 2 unmasked atomics, 4 the `HELLO_ACK` is the
-//! next message of the input and not a fitting one. The rest is a list of steps, an octet and what it takes: the
+//! next message of the input and not a fitting one, 8 completion records. The rest is a list of steps, an octet and what it takes: the
 //! caller submits, posts, waits and gives up, the target answers, well or ill, and the stream ends what was posted.
 //!
 //! What must hold: each operation is reported once, no work touches a buffer whose operation has been reported, work
 //! goes only where the session's terms say, and no more octets are asked for than the buffer has.
 
 use kbtp_core::initiator::{
-    Failure, Initiator, NEVER, OpId, Operation, Request, Scratch, SessionError, Settings, Source,
-    SubmitError,
+    Failure, Initiator, NEVER, OpId, Operation, Records, Request, Scratch, SessionError, Settings,
+    Source, SubmitError,
 };
 use kbtp_fabric::{Atomics, LocalBuffer, RemoteBuffer, Time, WorkId, WorkOutcome, WorkRequest};
 use kbtp_memory::{PageOptions, Region};
 use kbtp_wire::{
-    AtomicForm, BlockOffset, ByteLen, Completion, EntryFlags, Generation, Grant, Handle, Header,
-    HelloAck, InitiatorId, KnownTlvs, Nonce, RequestId, RingCounter, RingOrder, RingSlot,
-    SessionCapabilities, Stag, Status, TableEntry, TaggedOffset, Ticket,
+    AtomicForm, BlockOffset, ByteLen, Completion, CompletionDescriptor, CompletionRecord,
+    EntryFlags, Generation, Grant, Handle, Header, HelloAck, InitiatorId, KnownTlvs, Nonce,
+    RequestFlags, RequestId, RingCounter, RingOrder, RingSlot, SessionCapabilities, Stag, Status,
+    TableEntry, TaggedOffset, Ticket,
 };
 use std::collections::BTreeMap;
 
 const NOW: Time = Time(1_000_000_000);
 const BLOCK: u32 = 4096;
 const SCRATCH: Stag = Stag(0x5c4a);
+const RECORDS: Stag = Stag(0x4ec0);
+const DIRECT: SessionCapabilities =
+    SessionCapabilities::DIRECT_LOAD.union(SessionCapabilities::DIRECT_ALLOC);
 /// Buffers of operations have this STag and those after it, one each.
 const FIRST_BUFFER: u32 = 0x1_0000;
 const PARTITION: u64 = 0x1_0000;
@@ -73,7 +77,7 @@ impl<'a> Input<'a> {
 /// Posted work that may end, and requests that may be answered.
 #[derive(Clone, Copy, Debug)]
 enum Open {
-    Request(Header),
+    Request(Header, Option<CompletionDescriptor>),
     Read(WorkId, LocalBuffer, Stag),
     Atomic(WorkId),
     Sent(WorkId),
@@ -90,6 +94,7 @@ struct Submitted {
 struct History {
     initiator: Initiator,
     scratch: Region,
+    records: Region,
     grant: Grant,
     now: Time,
     open: Vec<Open>,
@@ -101,11 +106,17 @@ struct History {
 fn fitting_grant(options: u8) -> Grant {
     let direct = options & 1 == 0;
     Grant {
-        capabilities: if direct {
-            SessionCapabilities::DIRECT_LOAD.union(SessionCapabilities::DIRECT_ALLOC)
-        } else {
-            SessionCapabilities::NONE
-        },
+        capabilities: SessionCapabilities::NONE
+            .union(if direct {
+                DIRECT
+            } else {
+                SessionCapabilities::NONE
+            })
+            .union(if options & 8 == 0 {
+                SessionCapabilities::NONE
+            } else {
+                SessionCapabilities::RECORD_COMPLETION
+            }),
         block_size: ByteLen(BLOCK),
         pool_blocks: 16,
         quota: 8,
@@ -148,23 +159,27 @@ fn encoded(request_id: RequestId, grant: Grant) -> Vec<u8> {
     octets
 }
 
-/// Scratch memory, zeroed: the same for each input of a thread, since to map it would cost more than all the rest.
-fn scratch() -> Option<Region> {
+/// Scratch memory and that of records, zeroed: the same for each input of a thread, since to map it would cost more than all
+/// the rest.
+fn memory() -> Option<[Region; 2]> {
     thread_local! {
-        static SCRATCH_MEMORY: Option<Region> =
-            Region::anonymous(Initiator::SCRATCH_LEN, &PageOptions::default()).ok();
+        static MEMORY: [Option<Region>; 2] = [Initiator::SCRATCH_LEN, Initiator::RECORDS_LEN]
+            .map(|len| Region::anonymous(len, &PageOptions::default()).ok());
     }
-    let region = SCRATCH_MEMORY.with(Clone::clone)?;
-    region.zero(0, region.len()).ok()?;
-    Some(region)
+    let [scratch, records] = MEMORY.with(Clone::clone);
+    let both = [scratch?, records?];
+    for region in &both {
+        region.zero(0, region.len()).ok()?;
+    }
+    Some(both)
 }
 
 impl History {
     /// A session that is open, unless the input's `HELLO_ACK` was refused.
     fn open(options: u8, input: &mut Input<'_>) -> Option<Self> {
-        let scratch = scratch()?;
+        let [scratch, records] = memory()?;
         let settings = Settings {
-            capabilities: SessionCapabilities::DIRECT_LOAD.union(SessionCapabilities::DIRECT_ALLOC),
+            capabilities: DIRECT.union(SessionCapabilities::RECORD_COMPLETION),
             max_inline: ByteLen(64),
             max_direct_loads: 2,
             ..Settings::new(InitiatorId([7; 16]))
@@ -187,7 +202,11 @@ impl History {
             Nonce([9; 16]),
             atomics,
             Some(lent),
-            None,
+            Some(Records {
+                region: records.clone(),
+                stag: RECORDS,
+                base: TaggedOffset(0),
+            }),
             NOW.after_ms(100),
         )
         .ok()?;
@@ -209,6 +228,7 @@ impl History {
         Some(Self {
             initiator,
             scratch,
+            records,
             grant: grant.unwrap_or_default(),
             now: NOW,
             open: Vec::new(),
@@ -256,8 +276,10 @@ impl History {
             _ => {
                 let data = u32::from(input.octet()?);
                 if data == 0 {
+                    // No Request ID has a low half of zero.
+                    let over = !self.initiator.is_open();
                     let result = self.initiator.handle_immediate(data);
-                    assert!(result.is_err());
+                    assert!(over || result.is_err());
                     self.judge(result);
                 }
             }
@@ -360,10 +382,11 @@ impl History {
                 invalidate: None,
                 solicited: false,
             } => {
-                let Some(octets) = head.first_chunk() else {
+                let Some((octets, _)) = head.split_first_chunk() else {
                     unreachable!("a message has a header");
                 };
-                opened.push(Open::Request(Header::decode(octets)));
+                let (header, last) = (Header::decode(octets), head.last_chunk().copied());
+                opened.push(Open::Request(header, self.record_of(&header, last)));
                 if let Some(tail) = tail {
                     self.is_lent(tail);
                     opened.push(Open::Sent(id));
@@ -395,6 +418,21 @@ impl History {
         }
         self.open.extend(opened);
         self.initiator.posted(self.now);
+    }
+
+    /// Where the record of a request goes, within the memory of records; none if it was not granted.
+    fn record_of(&self, header: &Header, last: Option<[u8; 16]>) -> Option<CompletionDescriptor> {
+        let wanted = header.flags.contains(RequestFlags::RECORD);
+        let granted = SessionCapabilities::RECORD_COMPLETION;
+        assert!(!wanted || self.grant.capabilities.contains(granted));
+        let octets = last.filter(|_| wanted)?;
+        let Ok(record) = CompletionDescriptor::decode(&octets) else {
+            unreachable!("a Completion Descriptor is well formed");
+        };
+        assert_eq!(record.stag, RECORDS);
+        let room = self.records.len() - CompletionRecord::LEN as u64;
+        assert!(record.offset.0 <= room, "a record out of its place");
+        Some(record)
     }
 
     /// A Read goes to the table or the ring for 16 octets of scratch memory, or to the pool for a buffer that is lent.
@@ -442,10 +480,10 @@ impl History {
     /// The target answers a request, as it should or not quite.
     fn answer(&mut self, which: u8, how: u8, input: &mut Input<'_>) -> Option<()> {
         let requests: Vec<usize> = (0..self.open.len())
-            .filter(|at| matches!(self.open.get(*at), Some(Open::Request(_))))
+            .filter(|at| matches!(self.open.get(*at), Some(Open::Request(..))))
             .collect();
         let at = *requests.get(usize::from(which).checked_rem(requests.len())?)?;
-        let Some(&Open::Request(header)) = self.open.get(at) else {
+        let Some(&Open::Request(header, record)) = self.open.get(at) else {
             return Some(());
         };
         // An answer may come twice.
@@ -498,9 +536,19 @@ impl History {
                 _ => None,
             });
         }
-        let result = self
-            .initiator
-            .handle_received(&completion.encode(), invalidated);
+        let result = match record {
+            // Or a message all the same.
+            Some(to) if how & 0x80 == 0 => {
+                let octets = CompletionRecord::of(&completion).encode();
+                let written = self.records.write(to.offset.0, &octets);
+                assert!(written.is_ok(), "there is room");
+                let immediate = CompletionRecord::immediate(header.request_id);
+                self.initiator.handle_immediate(immediate)
+            }
+            _ => self
+                .initiator
+                .handle_received(&completion.encode(), invalidated),
+        };
         self.judge(result);
         Some(())
     }
@@ -508,11 +556,11 @@ impl History {
     /// Posted work ends, with what the target put into memory, or as it never should.
     fn end_work(&mut self, which: u8, how: u8, input: &mut Input<'_>) -> Option<()> {
         let works: Vec<usize> = (0..self.open.len())
-            .filter(|at| !matches!(self.open.get(*at), Some(Open::Request(_)) | None))
+            .filter(|at| !matches!(self.open.get(*at), Some(Open::Request(..)) | None))
             .collect();
         let at = *works.get(usize::from(which).checked_rem(works.len())?)?;
         let (id, outcome) = match self.open.remove(at) {
-            Open::Request(_) => return Some(()),
+            Open::Request(..) => return Some(()),
             Open::Sent(id) => (id, WorkOutcome::Sent),
             Open::Atomic(id) => {
                 let head = if how & 1 == 0 {
